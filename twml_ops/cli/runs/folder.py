@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import shutil
 import tempfile
 from collections.abc import Callable, Collection, Iterator
@@ -61,8 +62,14 @@ def written_files(folder: Path) -> Collection[str] | None:
     """The files that a finished run consists of, by relative path; None: it is no finished run."""
     if not is_run(folder):
         return None
-    found = json.loads((folder / RUN_FILE).read_text()).get(FILES_KEY, ())
-    return {RUN_FILE, *(str(name) for name in found)} if isinstance(found, list) else {RUN_FILE}
+    found = json.loads((folder / RUN_FILE).read_text()).get(FILES_KEY)
+    known = {RUN_FILE, *map(str, found if isinstance(found, list) else ())}
+    return [name for name in _publish.files_in(folder) if _stable(name) in known]
+
+
+def _stable(name: str) -> str:
+    """The name of a file without what differs when a run is repeated, as TensorBoard's times do."""
+    return re.sub(r"(^|/)events\.out\.tfevents\.[^/]*$", r"\1events.out.tfevents.*", name)
 
 
 @contextlib.contextmanager
@@ -101,7 +108,8 @@ def new_folder(out: Path, overwrite: bool = False, *, lock: bool = True) -> Iter
         yield folder
         if is_run(folder):
             run = json.loads((folder / RUN_FILE).read_text())
-            write_json(folder / RUN_FILE, {**run, FILES_KEY: _publish.files_in(folder)})
+            files = sorted({_stable(name) for name in _publish.files_in(folder)})
+            write_json(folder / RUN_FILE, {**run, FILES_KEY: files})
 
 
 @contextlib.contextmanager
