@@ -125,7 +125,12 @@ def new_export(out: Path) -> Iterator[Path]:
     Raises:
         UserError: `out` holds anything or is in use, or its parent cannot be written.
     """
-    with _user_errors(), _publish.new_folder(out, last=PROGRAM_FILE) as folder:
+    with (
+        _user_errors(replaces=False),
+        _publish.new_folder(
+            out, written=written_files, kind="a finished run", last=PROGRAM_FILE
+        ) as folder,
+    ):
         yield folder
 
 
@@ -187,12 +192,12 @@ def write_result(part: Path, out: Path, write: Callable[[Path], object]) -> None
 
 
 @contextlib.contextmanager
-def _user_errors() -> Iterator[None]:
+def _user_errors(replaces: bool = True) -> Iterator[None]:
     try:
         yield
     except _publish.TargetError as e:
-        advice = "" if e.kept else "; choose another --out"
-        if e.replaceable:
+        advice = "" if e.kept else "; choose another --out" if replaces else "; choose another OUT"
+        if e.replaceable and replaces:
             advice = "; use --overwrite to replace it, or choose another --out"
         raise UserError(f"{e}{advice}") from e
 
