@@ -201,9 +201,12 @@ def test_a_run_is_replaced_with_all_of_its_files_and_nothing_else(place):
     out = place / "out"
     with new_folder(out) as made:
         (made / "tensorboard").mkdir()
-        (made / "tensorboard" / "events").write_text("1")
+        (made / "tensorboard" / "events.out.tfevents.17.host.1").write_text("1")
         write_json(made / "run.json", {"twml_ops_run": FORMAT})
-    assert json.loads((out / "run.json").read_text())["files"] == ["run.json", "tensorboard/events"]
+    assert json.loads((out / "run.json").read_text())["files"] == [
+        "run.json",
+        "tensorboard/events.out.tfevents.*",
+    ]
     with new_folder(out, overwrite=True) as made:
         write_json(made / "run.json", {"twml_ops_run": FORMAT, "again": 1})
     assert [p.name for p in out.iterdir()] == ["run.json"]

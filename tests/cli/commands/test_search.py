@@ -49,7 +49,7 @@ def test_train_takes_what_a_search_finds(data, tmp_path, capsys):
         (["--set", "nosuch=4"], "dhen has no such option"),
         (["--validation", "none"], "search needs validation data"),
         (["--interactions", "nosuch"], "must be a layer or one of"),
-        (["--out", "{tmp}"], "exists; use --overwrite"),
+        (["--out", "{tmp}"], "is a folder, expected a path for a new file"),
     ],
 )
 def test_an_error_is_one_line_and_writes_nothing(data, tmp_path, capsys, options, message):

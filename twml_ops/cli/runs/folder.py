@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import shutil
 import tempfile
 from collections.abc import Callable, Collection, Iterator
@@ -61,8 +62,14 @@ def written_files(folder: Path) -> Collection[str] | None:
     """The files that a finished run consists of, by relative path; None: it is no finished run."""
     if not is_run(folder):
         return None
-    found = json.loads((folder / RUN_FILE).read_text()).get(FILES_KEY, ())
-    return {RUN_FILE, *(str(name) for name in found)} if isinstance(found, list) else {RUN_FILE}
+    found = json.loads((folder / RUN_FILE).read_text()).get(FILES_KEY)
+    known = {RUN_FILE, *map(str, found if isinstance(found, list) else ())}
+    return [name for name in _publish.files_in(folder) if _stable(name) in known]
+
+
+def _stable(name: str) -> str:
+    """The name of a file without what differs when a run is repeated, as TensorBoard's times do."""
+    return re.sub(r"(^|/)events\.out\.tfevents\.[^/]*$", r"\1events.out.tfevents.*", name)
 
 
 @contextlib.contextmanager
@@ -101,7 +108,8 @@ def new_folder(out: Path, overwrite: bool = False, *, lock: bool = True) -> Iter
         yield folder
         if is_run(folder):
             run = json.loads((folder / RUN_FILE).read_text())
-            write_json(folder / RUN_FILE, {**run, FILES_KEY: _publish.files_in(folder)})
+            files = sorted({_stable(name) for name in _publish.files_in(folder)})
+            write_json(folder / RUN_FILE, {**run, FILES_KEY: files})
 
 
 @contextlib.contextmanager
@@ -117,7 +125,12 @@ def new_export(out: Path) -> Iterator[Path]:
     Raises:
         UserError: `out` holds anything or is in use, or its parent cannot be written.
     """
-    with _user_errors(), _publish.new_folder(out, last=PROGRAM_FILE) as folder:
+    with (
+        _user_errors(replaces=False),
+        _publish.new_folder(
+            out, written=written_files, kind="a finished run", last=PROGRAM_FILE
+        ) as folder,
+    ):
         yield folder
 
 
@@ -179,12 +192,12 @@ def write_result(part: Path, out: Path, write: Callable[[Path], object]) -> None
 
 
 @contextlib.contextmanager
-def _user_errors() -> Iterator[None]:
+def _user_errors(replaces: bool = True) -> Iterator[None]:
     try:
         yield
     except _publish.TargetError as e:
-        advice = "" if e.kept else "; choose another --out"
-        if e.replaceable:
+        advice = "" if e.kept else "; choose another --out" if replaces else "; choose another OUT"
+        if e.replaceable and replaces:
             advice = "; use --overwrite to replace it, or choose another --out"
         raise UserError(f"{e}{advice}") from e
 
