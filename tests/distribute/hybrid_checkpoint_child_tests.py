@@ -20,7 +20,8 @@ from tests.distribute.hybrid_child import (
 from tests.distribute.hybrid_model import ROWS, batches, builder, same, whole_batches
 from tests.small_files import small_files
 from twml_ops import _keras, layers, optimizers
-from twml_ops.checkpoint import MANIFEST, CheckpointManager
+from twml_ops.checkpoint import CheckpointManager
+from twml_ops.checkpoint.manifest import MANIFEST
 from twml_ops.cli.runs import checkpoint_list
 from twml_ops.distribute.hybrid import checkpoint as checkpoints
 from twml_ops.distribute.hybrid import (

@@ -2,13 +2,12 @@
 
 from twml_ops.checkpoint.callback import CheckpointCallback
 from twml_ops.checkpoint.errors import CheckpointDamaged, CheckpointError
-from twml_ops.checkpoint.facts import FACTS, check_facts
+from twml_ops.checkpoint.facts import check_facts
 from twml_ops.checkpoint.incremental import TablePolicy
 from twml_ops.checkpoint.interrupt import Interrupt, TrainingInterrupted, deferred_interrupt
-from twml_ops.checkpoint.locations import Location
 from twml_ops.checkpoint.maintenance import compact, prune
 from twml_ops.checkpoint.manager import CheckpointManager
-from twml_ops.checkpoint.manifest import MANIFEST, SHARDS, Manifest, VariableEntry
+from twml_ops.checkpoint.manifest import Manifest, VariableEntry
 from twml_ops.checkpoint.reader import CheckpointReader
 from twml_ops.checkpoint.restore import restore
 from twml_ops.checkpoint.state import State, Stateful
@@ -16,9 +15,6 @@ from twml_ops.checkpoint.variables import NamedVariable, variables_of
 from twml_ops.checkpoint.writer import CheckpointWriter
 
 __all__ = [
-    "FACTS",
-    "MANIFEST",
-    "SHARDS",
     "CheckpointCallback",
     "CheckpointDamaged",
     "CheckpointError",
@@ -26,7 +22,6 @@ __all__ = [
     "CheckpointReader",
     "CheckpointWriter",
     "Interrupt",
-    "Location",
     "Manifest",
     "NamedVariable",
     "State",

@@ -48,7 +48,7 @@ class CheckpointReader:
             The checkpoint; None if this one is complete in itself.
 
         Raises:
-            CheckpointError: it is missing or damaged, or not older than this one.
+            CheckpointDamaged: it is missing or damaged, or not older than this one.
         """
         name = self.manifest.base
         if name is None:

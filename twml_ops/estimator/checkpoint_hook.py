@@ -10,12 +10,12 @@ from typing import Any
 import tensorflow as tf
 
 from twml_ops.checkpoint import (
-    FACTS,
     CheckpointError,
     CheckpointManager,
     check_facts,
     restore,
 )
+from twml_ops.checkpoint.facts import FACTS
 from twml_ops.estimator.graph_variables import graph_variables
 
 v1: Any = tf.compat.v1

@@ -4,7 +4,8 @@ import json
 
 import pytest
 
-from twml_ops.checkpoint import FACTS, CheckpointManager
+from twml_ops.checkpoint import CheckpointManager
+from twml_ops.checkpoint.facts import FACTS
 from twml_ops.cli.errors import UserError
 from twml_ops.cli.runs import cluster, cluster_checkpoints, evaluation_log
 from twml_ops.cli.runs.cluster_checkpoints import ClusterCheckpoints, facts_of

@@ -14,7 +14,6 @@ from rich.console import Console
 
 from twml_ops._known_categories import KnownCategories
 from twml_ops.checkpoint import (
-    FACTS,
     CheckpointCallback,
     CheckpointError,
     CheckpointManager,
@@ -23,6 +22,7 @@ from twml_ops.checkpoint import (
     Stateful,
     TablePolicy,
 )
+from twml_ops.checkpoint.facts import FACTS
 from twml_ops.cli.errors import RunInterrupted, UserError
 from twml_ops.cli.render.terminal import make_error_console
 from twml_ops.cli.results.epoch_choice import EpochChoice

@@ -6,7 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from twml_ops.checkpoint import FACTS, CheckpointError, CheckpointReader, check_facts
+from twml_ops.checkpoint import CheckpointError, CheckpointReader, check_facts
+from twml_ops.checkpoint.facts import FACTS
 from twml_ops.cli.errors import UserError
 from twml_ops.cli.runs import cluster, evaluation_log
 from twml_ops.cli.runs.checkpoints import unfinished_run

@@ -18,17 +18,16 @@ from typing import Any
 import tensorflow as tf
 
 from twml_ops.checkpoint import (
-    FACTS,
-    MANIFEST,
-    SHARDS,
     CheckpointError,
     CheckpointManager,
     CheckpointReader,
     CheckpointWriter,
-    Location,
     Manifest,
     check_facts,
 )
+from twml_ops.checkpoint.facts import FACTS
+from twml_ops.checkpoint.locations import Location
+from twml_ops.checkpoint.manifest import MANIFEST, SHARDS
 from twml_ops.distribute.hybrid import updates
 from twml_ops.distribute.hybrid.changed_shards import ChangedShards
 from twml_ops.distribute.hybrid.remote_table import RemoteTable, concat_shards

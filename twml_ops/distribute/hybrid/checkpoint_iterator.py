@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterator
 import tensorflow as tf
 
 from twml_ops import placement
-from twml_ops.checkpoint import MANIFEST, CheckpointDamaged, CheckpointManager, CheckpointReader
+from twml_ops.checkpoint import CheckpointDamaged, CheckpointManager, CheckpointReader
+from twml_ops.checkpoint.manifest import MANIFEST
 from twml_ops.distribute.hybrid import checkpoint, model_weights
 from twml_ops.distribute.hybrid.parameter_server_placement import ParameterServerPlacement
 
