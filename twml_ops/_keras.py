@@ -300,6 +300,36 @@ def input_specs(model: Any) -> dict[Any, Any]:
     return {_key(t): input_spec(t) for t in tf.nest.flatten(symbolic_inputs(model))}
 
 
+def clone_model(
+    model: tf.keras.Model, clone_function: Callable[[Any], Any] | None = None
+) -> tf.keras.Model:
+    """Clones a model as `tf.keras.models.clone_model`, with ragged and sparse inputs as they are.
+
+    Keras 3 makes dense inputs of them, which do not take the batches of the model.
+
+    Args:
+        model: A functional, sequential or subclassed model.
+        clone_function: Returns the clone of a layer; None: a new layer of the same config.
+
+    Returns:
+        The model with new weights.
+    """
+    options: dict[str, Any] = {} if clone_function is None else {"clone_function": clone_function}
+    inputs = symbolic_inputs(model) if KERAS_3 else None
+    kinds = [(getattr(t, "ragged", False), t.sparse) for t in tf.nest.flatten(inputs or [])]
+    if any(ragged or sparse for ragged, sparse in kinds):
+
+        def input_like(tensor: Any) -> Any:
+            kind = {"ragged": True} if getattr(tensor, "ragged", False) else {}
+            kind |= {"sparse": True} if tensor.sparse else {}
+            return tf.keras.Input(
+                batch_shape=tensor.shape, dtype=tensor.dtype, name=tensor.name, **kind
+            )
+
+        options["input_tensors"] = tf.nest.map_structure(input_like, inputs)
+    return tf.keras.models.clone_model(model, **options)
+
+
 def _named_inputs(node: Any) -> dict[str, Any]:
     """The keys of the tensors of a mapping that a layer is called with, by their names."""
     arguments = node.arguments if KERAS_3 else node
@@ -359,9 +389,9 @@ def before_first_step(model: Any, function: Callable[[Callable[[], None]], None]
 def _build_from_the_first_replica(trainer: Any) -> None:
     """Keras 3: lets a model in a strategy be fitted to ragged and sparse batches.
 
-    Before the first step Keras looks at the shapes of a batch, for which it takes the mean of those
-    of the replicas. TensorFlow has none of ragged and sparse tensors. The batch of the first replica
-    has the same shapes, but for the number of rows.
+    Before the first step Keras looks at the shapes of a batch, for which it takes the mean of the
+    batches of the replicas. TensorFlow has no mean of ragged and sparse tensors. The batch of the
+    first replica has the same shapes, but for the number of rows.
 
     Args:
         trainer: The class of Keras that has the method.

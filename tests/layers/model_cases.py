@@ -1,12 +1,11 @@
 """Every public layer in every form of Keras model, with a batch for it.
 
-A law about all layers is a test over `CASES`. `tests/layers/test_model_cases.py` fails if a public
-layer has none.
+A law about all layers is a test over `CASES`. `test_every_public_layer_has_a_case` fails for a
+public layer that has none.
 """
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -76,7 +75,6 @@ class Case(NamedTuple):
         make: Returns the layer, with a state that depends on the seed.
         batch: What it is called with.
         then: Returns the layer that takes its outputs, if these are not dense.
-        several: Whether the call has several arguments.
     """
 
     make: Callable[[int], Any]
@@ -351,90 +349,85 @@ def _stack(name, seed):
     return [*stages, Flat(), tf.keras.layers.Dense(2, bias_initializer=_normal(seed))]
 
 
-def _through(stages, x):
-    for stage in stages:
-        x = stage(x)
-    return x
-
-
-def leaves(structure):
-    return tf.nest.flatten(structure)
-
-
-def _inputs(structure):
-    """Symbolic inputs for a batch, named in order."""
-    names = iter(f"in{i}" for i in range(20))
+def _inputs(name):
+    """Symbolic inputs for the batch of a case."""
+    names = iter(f"{name.replace(' ', '_')}_{i}" for i in range(20))
 
     def one(x):
-        name = next(names)
         if isinstance(x, tf.RaggedTensor):
-            return tf.keras.Input((None,), dtype=x.dtype, ragged=True, name=name)
+            return tf.keras.Input((None,), dtype=x.dtype, ragged=True, name=next(names))
         if isinstance(x, tf.SparseTensor):
-            return tf.keras.Input((N,), dtype=x.dtype, sparse=True, name=name)
-        return tf.keras.Input(x.shape[1:], dtype=x.dtype, name=name)
+            return tf.keras.Input((N,), dtype=x.dtype, sparse=True, name=next(names))
+        return tf.keras.Input(x.shape[1:], dtype=x.dtype, name=next(names))
 
-    return tf.nest.map_structure(one, structure)
+    return tf.nest.map_structure(one, CASES[name].batch)
+
+
+def functional(name, seed):
+    """A functional model of a case."""
+    inputs = x = _inputs(name)
+    for stage in _stack(name, seed):
+        x = stage(x)
+    return tf.keras.Model(inputs, x)
 
 
 @serializable
 class Subclassed(tf.keras.Model):
     """A subclassed model of a case."""
 
-    def __init__(self, case, seed=0, **kwargs):
+    def __init__(self, case, seed=1, **kwargs):
         super().__init__(**kwargs)
         self.case = case
-        self.first, *rest = _stack(case, seed)
-        self.middle, (self.flat, self.head) = rest[:-2], rest[-2:]
+        self.first, *middle, self.flat, self.head = _stack(case, seed)
+        self.second = middle[0] if middle else None
 
     def call(self, inputs):
         x = self.first(inputs)
-        for layer in self.middle:
-            x = layer(x)
+        x = x if self.second is None else self.second(x)
         return self.head(self.flat(x))
 
     def get_config(self):
-        return {**super().get_config(), "case": self.case, "seed": 1}
+        return {**super().get_config(), "case": self.case}
 
 
-def _functional(name, seed):
-    inputs = _inputs(CASES[name].batch)
-    return tf.keras.Model(inputs, _through(_stack(name, seed), inputs))
+@serializable
+class EveryCase(tf.keras.Model):
+    """A subclassed model of all cases, by name: sequential ones where there is one dense input."""
+
+    def __init__(self, seed=1, **kwargs):
+        super().__init__(**kwargs)
+        for name, case in CASES.items():
+            dense = isinstance(case.batch, tf.Tensor)
+            stack = [_inputs(name), *_stack(name, seed)] if dense else []
+            made = tf.keras.Sequential(stack) if dense else Subclassed(name, seed)
+            setattr(self, f"of_{name.replace(' ', '_')}", made)
+
+    def call(self, inputs):
+        found = {}
+        for name, batch in inputs.items():
+            found[name] = getattr(self, f"of_{name.replace(' ', '_')}")(batch)
+        return found
 
 
-def _sequential(name, seed):
-    return tf.keras.Sequential([_inputs(CASES[name].batch), *_stack(name, seed)])
+def nested(seed=1):
+    """A functional model of all cases, by name, whose parts are functional models."""
+    inputs = {name: _inputs(name) for name in CASES}
+    outputs = {name: functional(name, seed)(x) for name, x in inputs.items()}
+    return tf.keras.Model(inputs, outputs)
 
 
-def _nested(name, seed):
-    inner = _functional(name, seed)
-    inputs = _inputs(CASES[name].batch)
-    return tf.keras.Model(inputs, tf.keras.layers.Dense(2)(inner(inputs)))
+FORMS = {"nested": nested, "subclassed": EveryCase}
+BATCHES = {name: case.batch for name, case in CASES.items()}
 
 
-FORMS = {
-    "functional": _functional,
-    "nested": _nested,
-    "sequential": _sequential,
-    "subclassed": Subclassed,
-}
-
-
-def has_form(name, form):
-    """Whether a case can be a model of a form: a sequential one has one input."""
-    return form != "sequential" or tf.is_tensor(CASES[name].batch)
-
-
-def build(name, form, seed):
-    """The model of a case, called once so that it has all its weights."""
+def build(form, seed):
+    """The model of a form, called once so that it has all its weights."""
     tf.keras.utils.set_random_seed(seed)
-    model = FORMS[form](name, seed)
-    model(CASES[name].batch)
+    model = FORMS[form](seed)
+    model(BATCHES)
     return model
 
 
-def outputs(model, name):
-    """What the model makes of the case's batch."""
-    return np.asarray(model(CASES[name].batch))
-
-
-saving: Any = importlib.import_module(tf.keras.Model.__module__.partition(".")[0]).saving
+def outputs(model):
+    """What a model makes of all batches, by the name of the case."""
+    return {name: np.asarray(y).tolist() for name, y in model(BATCHES).items()}

@@ -306,3 +306,19 @@ def test_damaged_states_are_refused():
     ):
         with pytest.raises(ValueError, match="must"):
             CountStatistics(3).new_counts().merge_state({**state, **change})
+
+
+@pytest.mark.parametrize("output", ["mean", "logit"])
+def test_the_first_block_of_time_has_the_mean_label_and_no_other_statistic(output):
+    rng = np.random.default_rng(0)
+    rows = 4000
+    ids, keys = rng.integers(0, 5, [rows, 1]), np.arange(rows)
+    labels = (rng.random(rows) < 0.01).astype(np.float32)
+    layer = TargetStatistics(1, time_boundaries=[3, rows // 2], output=output)
+    layer.adapt([((ids, keys), labels)])
+    found = layer((ids, keys), training=True).numpy()
+    if output == "logit":
+        found = 1 / (1 + np.exp(-found))
+    assert np.ptp(found[:3]) == 0
+    np.testing.assert_allclose(found[:3], labels.mean(), rtol=0.05)
+    assert found[3:].max() < 0.03  # the three rows of the first block do not make .125 of it

@@ -1,10 +1,14 @@
 """`FieldEmbedding` against lookups one by one, its update against dense training, and its files."""
 
+import contextlib
+
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from twml_ops import export, layers, optimizers
+from twml_ops import export, layers, ops, optimizers
+from twml_ops.ops import stock
+from twml_ops.ops._library import library as active
 
 ROWS = [5, 3, 9]
 IDS = np.array([[0, -1, 7], [3, 5, -9], [4, 2**61 + 1, 8], [0, 0, 0]])
@@ -241,3 +245,31 @@ def test_l2_adds_the_gradient_of_the_penalty_of_the_rows_that_are_looked_up(pool
 def test_a_negative_l2_is_refused():
     with pytest.raises(ValueError, match="l2"):
         layers.FieldEmbedding(ROWS, 4, l2=-1.0)
+
+
+@pytest.mark.parametrize("combiner", ["sum", "mean", "sqrtn"])
+def test_a_bag_without_weight_is_0_and_has_finite_gradients(combiner):
+    ids = tf.ragged.constant([[1, 2], [3], [4, 5], []], dtype=tf.int64)
+    weights = tf.Variable([1.0, 2.0, 0.0, 0.0, 0.0])
+    layer = layers.FieldEmbedding([8], 4, num_bags=1, bag_combiner=combiner)
+    for library in (None, stock.library):
+        with contextlib.nullcontext() if library is None else active.override(library):
+            with tf.GradientTape() as tape:
+                out = layer([(ids, ids.with_flat_values(weights))])
+                loss = tf.reduce_sum(out**2)
+            found = tape.gradient(loss, [*layer.trainable_variables, weights])
+        assert not out[1:].numpy().any()
+        assert out[0].numpy().any()
+        assert all(np.isfinite(tf.convert_to_tensor(g)).all() for g in found)
+
+
+@pytest.mark.parametrize("combiner", ["sum", "mean", "sqrtn"])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_padding_of_a_bag_has_no_part_in_it_with_static_shapes(combiner, weighted):
+    ids = tf.constant([[1, 2, -1, -1], [3, -1, -1, -1], [-1] * 4, [-2, 4, -1, 5]], tf.int64)
+    weights = tf.constant(np.random.default_rng(0).random((4, 4)), tf.float32)
+    layer = layers.FieldEmbedding([8], 4, num_bags=1, bag_combiner=combiner)
+    bag = [(ids, weights)] if weighted else [ids]
+    want = layer(bag).numpy()
+    with ops.xla_compatible():
+        np.testing.assert_allclose(layer(bag), want, atol=1e-6)

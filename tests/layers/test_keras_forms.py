@@ -211,3 +211,18 @@ def test_jit_compile_auto_trains_without_messages(capfd):
 
 def keras_3():
     return getattr(tf.keras, "__version__", "2").startswith("3.")
+
+
+@pytest.mark.parametrize("form", ["ragged", "sparse"])
+def test_a_clone_takes_the_batches_of_its_model(form):
+    arguments = {"ragged": True} if form == "ragged" else {"sparse": True}
+    dtype, width = ("int64", None) if form == "ragged" else ("float32", N)
+    inputs = tf.keras.Input((width,), dtype=dtype, **arguments)
+    model = tf.keras.Model(inputs, layers.SparseLinear(2, N)(layers.MaxNorm(N)(inputs)))
+    batch = tf.ragged.constant([[1, 2], []], dtype=tf.int64)
+    if form == "sparse":
+        batch = tf.SparseTensor([[0, 1], [0, 2]], [1.0, 2.0], [2, N])
+    for clone in (layers.clone_model(model), type(model).from_config(model.get_config())):
+        assert np.abs(clone(batch) - model(batch)).numpy().max() > 0
+        clone.set_weights(model.get_weights())
+        np.testing.assert_array_equal(clone(batch), model(batch))

@@ -111,3 +111,19 @@ def test_config_round_trip():
 def test_bad_arguments_are_refused(arguments, message):
     with pytest.raises(ValueError, match=message):
         Windowed(*arguments)
+
+
+def test_an_update_writes_one_slot_of_the_ring():
+    m = Windowed(ROCAUC(), 50)
+    stream = batches(5, 60)
+    update = tf.function(m.update_state)
+    step = update.get_concrete_function(*map(tf.constant, stream[0]))
+    ring = [50, *ROCAUC().shape]
+    made = [out for op in step.graph.get_operations() for out in op.outputs]
+    assert not [out.name for out in made if out.shape.rank and out.shape.as_list() == ring]
+    for batch in stream:
+        update(*map(tf.constant, batch))
+    want = ROCAUC()
+    for batch in stream[-50:]:
+        want.update_state(*batch)
+    assert float(m.result()) == pytest.approx(float(want.result()), rel=1e-6)

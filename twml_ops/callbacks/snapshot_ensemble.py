@@ -10,6 +10,7 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from twml_ops import models, placement
+from twml_ops._keras import clone_model
 from twml_ops.callbacks.member_weights import greedy_weights, log_loss_weights
 
 Schedule = Literal["cyclic", "constant"]
@@ -222,7 +223,7 @@ class SnapshotEnsemble(tf.keras.callbacks.Callback):
             raise ValueError("there are no snapshots yet: call fit with this callback")
         made = []
         for weights in self.snapshots:
-            member = tf.keras.models.clone_model(self.model)
+            member = clone_model(self.model)
             member.set_weights(weights)
             made.append(member)
         return made

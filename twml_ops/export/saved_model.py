@@ -29,7 +29,7 @@ def to_tf(
     output_names: Sequence[str] | None = None,
     schema: Schema | None = None,
 ) -> None:
-    """Writes a SavedModel with the ops of this package, which must be imported to load it.
+    """Writes a SavedModel with the ops of this package; `import twml_ops.ops` before it is loaded.
 
     On a machine with a GPU, load it in the block `tf.device("CPU:0")`, or with
     `tf.saved_model.LoadOptions(experimental_variable_policy="save_variable_devices")`, which puts

@@ -1,5 +1,6 @@
 """Keras layers for very sparse batches, their interactions, and the probability at the end."""
 
+from twml_ops._keras import clone_model
 from twml_ops.layers._category_counts import CategoryCounts
 from twml_ops.layers._hash_files import load_hash, save_hash
 from twml_ops.layers._id_row_map import IdCounts
@@ -81,6 +82,7 @@ __all__ = [
     "TargetStatistics",
     "Tiered",
     "choose_crosses",
+    "clone_model",
     "load_hash",
     "plan_hash",
     "prefetch_rows",

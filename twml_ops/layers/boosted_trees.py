@@ -33,10 +33,14 @@ class BoostedTrees(ResizableState, tf.keras.layers.Layer):
     Trees find thresholds and interactions that a dense net finds late or not at all; the net that
     follows corrects and extends them. He et al., 2014, "Practical Lessons from Predicting Clicks on
     Ads at Facebook", put trees in front of a linear model. Here, as in stacking (Wolpert, 1992,
-    "Stacked generalization"), a row is not given a prediction of trees that have seen its label:
-    rows are divided into folds by a hash of their row keys, as in `TargetStatistics`, and one
-    ensemble is trained for each fold on the rows of the others. In training a row has the logit of
-    the ensemble of its fold, in inference the mean of all ensembles.
+    "Stacked generalization"), a row is not given a prediction of trees that were trained on its
+    label: rows are divided into folds by a hash of their row keys, as in `TargetStatistics`, and
+    one ensemble is trained for each fold on the rows of the others. In training a row has the logit
+    of the ensemble of its fold, in inference the mean of all ensembles. Columns that are
+    `TargetStatistics` of the other rows of a fold hold labels of the fold, though: trees can infer
+    a little from them. On labels of pure noise the ensembles of 40,000 rows of four skewed
+    categories seem to gain 8e-4 by that. Statistics that leave out two folds, those of the row and
+    of the ensemble, would avoid it, at `num_folds` times the memory and passes over the data.
 
     `adapt` trains with LightGBM; a model that is loaded does not need it. Each ensemble has the
     number of trees with the lowest log loss on its fold. The result does not depend on the order of
@@ -60,7 +64,9 @@ class BoostedTrees(ResizableState, tf.keras.layers.Layer):
 
     Attributes:
         held_out_gain: after `adapt`, the share of the log loss of a constant by which the ensembles
-            are better on their folds, whose labels they have not seen; 0 before.
+            are better on their folds, on whose labels they were not trained; 0 before. It also
+            has what columns of statistics tell of these labels (see above), and the choice of the
+            number of trees on the folds: both together about 1e-3 on noise.
 
     Raises:
         ValueError: an argument out of its range.
@@ -182,7 +188,7 @@ class BoostedTrees(ResizableState, tf.keras.layers.Layer):
                 columns are there, only if P > 0; integers [B], needed in training
                 only. NaN is a
                 missing number, in each column.
-            training: if true, each row is given the logit of trees that have not seen its label.
+            training: if true, each row is given the logit of trees not trained on its label.
 
         Returns:
             float32 [B, 1].

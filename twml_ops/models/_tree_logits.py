@@ -39,7 +39,8 @@ def tree_logits(
 
     Returns:
         The logit [B, 1] of each label; nothing if the trees of a label reduce the log loss of other
-        examples than theirs by less than 1 % of that of a constant.
+        examples than theirs by less than 1 % of that of a constant. On noise they seem to reduce it
+        by up to 0.1 %, see `BoostedTrees`.
     """
     parts = [x] if present is None else [x, present]
     extract = tf.keras.Model(inputs, parts)
@@ -61,7 +62,7 @@ def tree_logits(
 def _examples(
     extract: tf.keras.Model, dataset: tf.data.Dataset, label: str | None
 ) -> Iterator[tuple[Any, ...]]:
-    """Batches for `BoostedTrees.adapt`, with statistics that have not seen a row's label."""
+    """Batches for `BoostedTrees.adapt`, with statistics without the row's own fold."""
     call = tf.function(lambda features: extract(features, training=True), autograph=False)
     names = list(extract.input)
     for features, labels, *weights in dataset:

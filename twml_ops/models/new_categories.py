@@ -95,7 +95,7 @@ def with_new_categories(
             config["num_rows"] = _enlarged(layer.num_rows, new, single)
         return type(layer).from_config(config)
 
-    enlarged = tf.keras.models.clone_model(model, clone_function=cloned)
+    enlarged = _keras.clone_model(model, cloned)
     for before, after in zip(layers, _keras.all_layers(enlarged), strict=True):
         if isinstance(before, FieldEmbedding):
             _copy_rows(before, after)

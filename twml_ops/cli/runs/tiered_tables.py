@@ -83,6 +83,6 @@ def in_memory(model: tf.keras.Model) -> tf.keras.Model:
     if not any(isinstance(place, placement.TieredPlacement) for place in places):
         return model
     with placement.placement_scope(placement.ZeroTables()):
-        whole = tf.keras.models.clone_model(model)
+        whole = layers.clone_model(model)
     placement.copy_weights(model.variables, whole.variables)
     return whole

@@ -18,6 +18,7 @@ from typing import Any
 import tensorflow as tf
 
 from twml_ops import placement
+from twml_ops._keras import clone_model
 from twml_ops.distribute.hybrid import model_weights
 from twml_ops.distribute.hybrid.cluster import Cluster, ClusterError
 from twml_ops.distribute.hybrid.parameter_server_placement import ParameterServerPlacement
@@ -80,7 +81,7 @@ class ChiefBuiltModel:
         Returns:
             An uncompiled Keras model.
         """
-        clone = tf.keras.models.clone_model(self._model)
+        clone = clone_model(self._model)
         model_weights.copy_weights(self._model, clone)
         return clone
 
