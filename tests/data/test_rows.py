@@ -7,8 +7,10 @@ import math
 
 import pyarrow as pa
 import pytest
+import tensorflow as tf
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
+from pyarrow import parquet
 
 from twml_ops.data import DataError, Schema, csv_rows, hash_tokens, open_source, text, tfrecord
 from twml_ops.data import parquet as parquet_reader
