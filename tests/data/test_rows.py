@@ -7,8 +7,10 @@ import math
 
 import pyarrow as pa
 import pytest
+import tensorflow as tf
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
+from pyarrow import parquet
 
 from twml_ops.data import DataError, Schema, csv_rows, hash_tokens, open_source, text, tfrecord
 from twml_ops.data import parquet as parquet_reader
@@ -202,7 +204,7 @@ def write_csv(folder, name, rows, number):
 
 
 @pytest.mark.parametrize("write", [write_csv, write_parquet, write_tfrecord])
-@settings(max_examples=8, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=4, deadline=None, suppress_health_check=list(HealthCheck))
 @given(FILES)
 def test_a_folder_has_the_rows_of_all_files(write, tmp_path_factory, files):
     folder = tmp_path_factory.mktemp("files")
