@@ -596,7 +596,9 @@ def test_sizes_of_arrays_are_read_to_their_end(folders, tmp_path, shape):
     begin = header.index(b"'shape': ") + 9
     end = header.index(b")", begin) + 1
     file.write_bytes(header[:begin] + shape.encode() + header[end:])
-    with pytest.raises(ValueError, match=r"whose type and shape a scorer reads"):
+    with pytest.raises(
+        ValueError, match=r"whose type and shape a scorer reads"
+    ):
         core.Scorer.load(folder)
 
 
