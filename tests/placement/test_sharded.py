@@ -97,12 +97,13 @@ WRAPPERS = {
 
 
 def fitted(strategy, optimizer, steps=3, **options):
-    """A compiled model of one table, trained with `fit` on padded batches."""
+    """A model of one table, trained by `optimizer()` with `fit` on padded batches."""
     with strategy.scope() if strategy else contextlib.nullcontext():
         tf.keras.utils.set_random_seed(1)
         ids = tf.keras.Input([3], dtype="int64")
-        model = tf.keras.Model(ids, layers.SparseLinear(D, N, placement="sharded", name="t")(ids))
-        model.compile(optimizer, "mse")
+        table = layers.SparseLinear(D, N, use_bias=False, placement="sharded", name="table")
+        model = tf.keras.Model(ids, table(ids))
+        model.compile(optimizer(), "mse")
     if steps:
         rng = np.random.default_rng(steps)
         x, y = rng.integers(0, N, (steps * B, 3)), rng.normal(size=(steps * B, D))
@@ -126,7 +127,7 @@ def test_files_have_whole_tables_and_slots_for_any_number_of_replicas(
     tmp_path, pair, optimizer, wrapper
 ):
     make = WRAPPERS[wrapper]
-    model = fitted(pair, make(optimizer(0.1)))
+    model = fitted(pair, lambda: make(optimizer(0.1)))
     want = state_of(model)
     assert [len(v) for v in want] == [N] * len(want)
     model.save(tmp_path / "m.keras")
@@ -134,7 +135,7 @@ def test_files_have_whole_tables_and_slots_for_any_number_of_replicas(
     for strategy in (None, pair, distribute.mirrored_strategy(4)):
         with strategy.scope() if strategy else contextlib.nullcontext():
             loaded = tf.keras.models.load_model(tmp_path / "m.keras")
-        other = fitted(strategy, make(optimizer(0.1)), steps=1)
+        other = fitted(strategy, lambda: make(optimizer(0.1)), steps=1)
         other.load_weights(tmp_path / "m.weights.h5")
         for again in (loaded, other) if KERAS_3 else (loaded,):  # Keras 2: without the optimizer
             for got, value in zip(state_of(again), want, strict=True):
@@ -142,7 +143,7 @@ def test_files_have_whole_tables_and_slots_for_any_number_of_replicas(
 
 
 def test_keras_reads_and_writes_whole_tables(pair):
-    model = fitted(pair, optimizers.Adagrad(0.1))
+    model = fitted(pair, lambda: optimizers.Adagrad(0.1))
     kernel, (want, slot) = model.layers[-1].kernel, state_of(model)
     np.testing.assert_array_equal(model.get_weights()[0], want)
     np.testing.assert_array_equal(np.asarray(kernel), want)
@@ -176,16 +177,18 @@ def test_callbacks_of_keras_keep_and_restore_whole_tables(pair, tmp_path):
         str(tmp_path / "m.weights.h5"), "seen", save_best_only=True, mode="min",
         save_weights_only=True,
     )  # fmt: skip
-    model = fitted(pair, optimizers.Adagrad(0.1), epochs=6, callbacks=[Worse(), keep, stop])
+    model = fitted(pair, lambda: optimizers.Adagrad(0.1), epochs=6, callbacks=[Worse(), keep, stop])
     np.testing.assert_array_equal(state_of(model)[0], best[0])
-    alone = fitted(None, optimizers.Adagrad(0.1), steps=1)
+    alone = fitted(None, lambda: optimizers.Adagrad(0.1), steps=1)
     alone.load_weights(tmp_path / "m.weights.h5")
     np.testing.assert_array_equal(state_of(alone)[0], best[0])
     backup = kinds.BackupAndRestore(str(tmp_path / "backup"), delete_checkpoint=False)
     if KERAS_3:
-        want = state_of(fitted(pair, optimizers.Adagrad(0.1), callbacks=[backup]))
+        want = state_of(fitted(pair, lambda: optimizers.Adagrad(0.1), callbacks=[backup]))
         backup = kinds.BackupAndRestore(str(tmp_path / "backup"))
-        again = fitted(pair, optimizers.Adagrad(0.1), callbacks=[backup])  # has done the epoch
+        again = fitted(
+            pair, lambda: optimizers.Adagrad(0.1), callbacks=[backup]
+        )  # has done the epoch
         for got, value in zip(state_of(again), want, strict=True):
             np.testing.assert_array_equal(got, value)
 
