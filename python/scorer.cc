@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "cc/core/csr.h"
+#include "cc/core/fork.h"
 #include "cc/serving/served_model.h"
 #include "cc/serving/thread_pool.h"
 #include "python/bind.h"
@@ -29,9 +30,11 @@ using serving::ThreadPool;
 // The threads of all scorers of the process, one for each core. They are never joined, because the
 // process may end in any of them.
 ThreadPool& Pool() {
-  static ThreadPool* const pool =
-      new ThreadPool(static_cast<int>(std::max(1u, std::thread::hardware_concurrency())));
-  return *pool;
+  static auto* const pools = new PerProcess<ThreadPool>;  // so that no fork() finds it half made
+  return pools->Get([] {
+    const unsigned cores = std::max(1u, std::thread::hardware_concurrency());
+    return std::make_unique<ThreadPool>(static_cast<int>(cores));
+  });
 }
 
 // Arrays by name.

@@ -92,7 +92,9 @@ class TableStatistics(NamedTuple):
 class Scorer:
     """A model that `twml_ops.export.to_scorer` wrote. Use `Scorer.load` to read it.
 
-    Any number of threads may use a scorer, and `reload` it while others predict.
+    Any number of threads may use a scorer, and `reload` it while others predict. So may the
+    children of `os.fork` of a process that has loaded it, whatever its other threads do: each has
+    threads, caches and counts of its own from then on.
 
     Args:
         model: the native scorer.
@@ -172,7 +174,8 @@ class Scorer:
         """Replaces the model by that of another folder.
 
         Requests that have begun end with the old model, and later ones get the new one. If the call
-        fails, the scorer keeps the old model.
+        fails, the scorer keeps the old model. Of several calls at the same time, the one that began
+        last decides.
 
         Args:
             path: a folder that `to_scorer` wrote, with a model that takes the same inputs.

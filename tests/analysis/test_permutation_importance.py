@@ -1,11 +1,13 @@
 """Permutation importance on sparse rows, against a permuted dense column."""
 
+import dataclasses
+
 import numpy as np
 import tensorflow as tf
 
 from twml_ops.analysis.feature_groups import feature_groups
 from twml_ops.analysis.permutation_importance import _permute, permutation_importance
-from twml_ops.data import Schema
+from twml_ops.data import Schema, open_source
 
 
 def ragged(rows, dtype):
@@ -41,26 +43,30 @@ def test_permuting_a_feature_permutes_a_column():
     np.testing.assert_array_equal(got, want)
 
 
-def test_the_decisive_feature_is_most_important_and_an_unused_one_has_importance_0():
+def source_of(folder, header, table):
+    lines = [header, *(",".join(map(str, row)) for row in table.tolist())]
+    (folder / "data.csv").write_text("\n".join(lines) + "\n")
+    return open_source(f"csv:{folder / 'data.csv'}")
+
+
+def test_the_decisive_feature_is_most_important_and_an_unused_one_has_importance_0(tmp_path):
     rng = np.random.default_rng(1)
     table = rng.random((400, 2)).astype(np.float32)
     labels = (table[:, :1] > 0.5).astype(np.float32)
-    data = tf.data.Dataset.from_tensors((batch(table), labels))
-    schema = Schema(("decides", "unused"), (), 0, "x")
+    data = source_of(tmp_path, "decides,unused,label", np.concatenate([table, labels], axis=1))
 
     def predict(features):
         return np.where(table_of(features, 2)[:, 0] > 0.5, 0.9, 0.1)
 
-    found = permutation_importance(predict, data, schema)
+    found = permutation_importance(predict, data)
     assert [w.name for w in found] == ["decides", "unused"]
     assert found[0].importance > 0.5
     assert found[1].importance == 0
 
 
-def test_an_empty_data_set_has_no_importances():
-    schema = Schema(("a",), (), 0, "x")
-    empty = tf.data.Dataset.from_tensors((batch(np.zeros((2, 1))), np.zeros((2, 1)))).take(0)
-    assert permutation_importance(lambda f: np.zeros(0), empty, schema) == []
+def test_a_sample_without_examples_has_no_importances(tmp_path):
+    data = source_of(tmp_path, "a,label", np.zeros((2, 2)))
+    assert permutation_importance(lambda f: np.zeros(0), data, rows=0) == []
 
 
 FIELDS = Schema(("a", "b"), ("c", "tags"), 0, "x", bags=("tags",))
@@ -96,16 +102,19 @@ def test_permuting_a_field_permutes_its_column_and_its_marks():
     assert moved["bag_tags_ids"].to_list() == want
 
 
-def test_weights_after_the_labels_do_not_matter():
+def test_weights_do_not_matter(tmp_path):
     table = np.random.default_rng(1).random((40, 2)).astype(np.float32)
     labels = (table[:, :1] > 0.5).astype(np.float32)
-    schema = Schema(("a", "b"), (), 0, "x")
 
     def predict(features):
         return table_of(features, 2)[:, 0]
 
-    found = [
-        permutation_importance(predict, tf.data.Dataset.from_tensors(parts), schema)
-        for parts in ((batch(table), labels), (batch(table), labels, np.ones(40)))
-    ]
+    schema = Schema(("a", "b"), (), 0, "label")
+    found = []
+    for weight in (None, "w"):
+        data = source_of(
+            tmp_path, "a,b,w,label", np.concatenate([table, 2 * table[:, :1], labels], axis=1)
+        )
+        data = open_source(data.name, schema=dataclasses.replace(schema, weight=weight))
+        found.append(permutation_importance(predict, data))
     assert found[0] == found[1]

@@ -6,7 +6,7 @@ import pytest
 from twml_ops.analysis import profiles
 from twml_ops.analysis.profiles import Profile
 from twml_ops.data import Schema
-from twml_ops.data.block import Block, Rows
+from twml_ops.data.block import Block, Categories, Rows
 
 SCHEMA = Schema(("x", "y"), ("a", "b", "c"), 50, "label")
 
@@ -27,7 +27,7 @@ def profile_of(numbers, tokens, sparse, cuts=()):
     out = Profile(SCHEMA, [7, 3])
     groups = {
         "continuous": Rows.from_numbers(numbers),
-        "categorical": Rows.from_columns(tokens, tokens >= 0),
+        "categorical": Categories(tokens),
         "sparse": Rows.from_numbers(sparse),
     }
     whole = Block(np.zeros(len(numbers), np.float32), groups)
@@ -44,7 +44,6 @@ def test_counts_do_not_depend_on_how_examples_are_divided_into_blocks():
         assert [p.count("continuous", i) for i in range(2)] == list((numbers == numbers).sum(0))
         assert [p.count("categorical", i) for i in range(3)] == list((tokens >= 0).sum(0))
         assert p.count("sparse", 7) == (sparse[:, 7] == sparse[:, 7]).sum()
-        assert p.undecided() == 0
 
 
 def test_histogram_of_numbers_has_equal_bins_in_the_reference_and_exact_counts_in_other_data():
@@ -94,21 +93,23 @@ def test_too_many_categories_are_pooled_and_still_present(monkeypatch):
     numbers, tokens, sparse = tables(6, 500)
     p = profile_of(numbers, tokens, sparse, range(100, 500, 100))
     assert len(p._categories.ids) <= 20
-    present = [p.count("categorical", i) for i in range(3)]
-    total = (tokens >= 0).sum()
-    assert sum(present) == round(total * (1 - p.undecided()))
-    np.testing.assert_allclose(present, (tokens >= 0).sum(0), atol=5)
+    assert [p.count("categorical", i) for i in range(3)] == list((tokens >= 0).sum(0))
+    for i in range(3):
+        assert p.histogram("categorical", i, p, 4).counts.sum() == 500
 
 
-def test_unknown_columns_are_taken_from_another_profile():
-    numbers, _, sparse = tables(7, 2)
-    open_ = profile_of(numbers, np.array([[5, -1, -1], [-1, -1, 2000]]), sparse)
-    assert open_.undecided() == 1
-    known = profile_of(numbers, np.array([[5, 1000, 2000], [5, 1000, 2001]]), sparse)
-    open_.add_columns(known)
-    assert open_.undecided() == 0
-    assert [open_.count("categorical", i) for i in range(3)] == [1, 0, 1]
-    assert open_.known_columns().columns.tolist() == [0, 2]
+def test_a_bag_counts_once_an_example_and_its_histogram_has_all_its_categories():
+    schema = Schema((), ("a", "tags", "b"), 0, "label", bags=("tags",))
+    table = np.array([[1, 9], [-1, 9], [2, -1], [1, 9]])
+    tags = Rows.from_lengths(np.array([3, 0, 1, 1]), np.array([5, 6, 7, 6, 6]))
+    p = Profile(schema)
+    p.add(Block(np.zeros(4, np.float32), {"categorical": Categories(table, {1: tags})}))
+    assert [p.count("categorical", i) for i in range(3)] == [3, 3, 3]
+    assert p.coverage("categorical", 1) == 0.75
+    found = p.histogram("categorical", 1, p, 2)
+    assert found.names == ["#1", "#2", "others", "missing"]
+    assert found.counts.tolist() == [3, 1, 1, 1]
+    assert p.histogram("categorical", 2, p, 2).counts.tolist() == [3, 0, 1]
 
 
 @pytest.mark.parametrize("group", ["continuous", "categorical", "sparse"])
@@ -116,4 +117,3 @@ def test_an_empty_profile_has_no_counts(group):
     p = Profile(SCHEMA, [3])
     assert p.count(group, 0) == 0
     assert p.histogram(group, 0, p, 5).counts.sum() == 0
-    assert p.undecided() == 0

@@ -8,6 +8,7 @@ import tensorflow as tf
 from sklearn import metrics as sk
 
 from twml_ops.analysis import scoring
+from twml_ops.cli.render.metrics_table import metric_table
 
 
 def scores(y, p):
@@ -99,3 +100,25 @@ def test_nan_prediction_is_an_error_that_names_the_example():
     data = tf.data.Dataset.from_tensor_slices((x, x)).batch(2)
     with pytest.raises(ValueError, match="example 1"):
         scoring.score(tf.keras.Sequential([tf.keras.layers.Activation("linear")]), data)
+
+
+@pytest.mark.parametrize(
+    ("y", "weights", "reason"),
+    [
+        ([0, 0], None, "click is 0 in all examples of d"),
+        ([1, 0], [1, 0], "click is 1 in all examples of d"),
+        ([1, 0], [0, 0], "all sample weights of d are 0"),
+        ([], None, "d has no examples"),
+        ([1, 0], None, None),
+    ],
+)
+def test_metrics_that_are_undefined_have_a_reason(y, weights, reason):
+    found = scores(y, np.full(len(y), 0.3))
+    if weights is not None:
+        found = found._replace(weights=np.asarray(weights, np.float32))
+    got = scoring.undefined_metrics({"click": found}, "d")
+    assert got == ([] if reason is None else [f"{reason}: some metrics are undefined."])
+    metrics = scoring.metrics(found)
+    assert math.isnan(metrics["auc"]) == (reason is not None)
+    table = metric_table({**metrics, "new_metric": 0.5}, {"click": metrics})
+    assert [row.key for row in table.rows] == [*metrics, "new_metric"]

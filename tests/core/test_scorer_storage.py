@@ -82,14 +82,14 @@ def model(tmp_path_factory):
 FORKS = """
 import os, signal, sys, threading
 import numpy as np
-from twml_ops import core
+from twml_ops import _core, core
 
 folder, io_uring = sys.argv[1], sys.argv[2] == "io_uring"
 options = {"cache_bytes": 1 << 14, "sums_cache_bytes": 1 << 12, "least_bytes": 1}
 scorer = core.Scorer.load(folder, storage="file", **options)
 expected = core.Scorer.load(folder, storage="memory")
 if not io_uring:
-    scorer = core._core.NativeScorer(folder, storage="file", use_io_uring=False, **options)
+    scorer = _core.NativeScorer(folder, storage="file", use_io_uring=False, **options)
 
 def right(seed, count):
     rng = np.random.default_rng(seed)
@@ -103,6 +103,7 @@ def right(seed, count):
             return False
     return True
 
+right(0, 1)  # all modules are imported; Python's import lock would stay locked in a child
 ends = threading.Event()
 def work(seed):
     while not ends.is_set():

@@ -62,22 +62,55 @@ def test_every_feature_arrives(name, write, rows_of, batches_of):
     assert batches_of(source.dataset(2)) == WANTED
 
 
-def test_a_feature_with_several_tokens_that_the_first_records_did_not_show_is_named(
-    write, monkeypatch
-):
+def test_a_feature_with_several_tokens_is_a_bag_wherever_they_are(write, monkeypatch):
     monkeypatch.setattr(tfrecord, "_SAMPLE", 1)
+    monkeypatch.setattr(tfrecord, "_BATCH_ROWS", 1)
     records = [example(label=[1], tags=[b"x"]), example(label=[0], tags=[b"x", b"y"])]
     path = f"tfrecord:{write(records)}"
-    source = open_source(path)
-    assert source.schema.bags == ()
+    assert open_source(path).schema.bags == ("tags",)
+    single = Schema((), ("tags",), 0, "x")
     with pytest.raises(DataError, match="record 1: tags holds more than one category: declare it"):
-        list(source.blocks())
+        list(open_source(path, schema=single).blocks())
     schema = Schema((), ("tags",), 0, "x", bags=("tags",))
     (batch,) = open_source(path, schema=schema).dataset(2, layout="fields")
     x, y = token("tags", b"x"), token("tags", b"y")
     assert batch[0]["bag_tags_ids"].to_list() == [[x], [x, y]]
     old = open_source(path, hash_version=1)  # whose runs have read such data
-    assert [len(b.groups["categorical"].ids) for b in old.blocks()] == [3]
+    assert sum(len(b.groups["categorical"].ids) for b in old.blocks()) == 3
+
+
+@pytest.mark.parametrize("given", [False, True])
+@pytest.mark.parametrize("batch_rows", [1, 2, 100])
+def test_a_feature_is_found_wherever_it_is_first(
+    given, batch_rows, write, tmp_path, rows_of, monkeypatch
+):
+    monkeypatch.setattr(tfrecord, "_SAMPLE", 1)
+    monkeypatch.setattr(tfrecord, "_BATCH_ROWS", batch_rows)
+    first = [example(label=[1])] * 5
+    write([*first, example(label=[0], rare=[b"a"], n=[7])])
+    write([example(label=[1], late=[0.5]), *first[:2]], "b.tfrecord")
+    write([example(label=[1])], "c.tfrecord")
+    schema = Schema(("late", "n"), ("rare",), 0, "x")
+    name = f"tfrecord:{tmp_path}/?.tfrecord"
+    source = open_source(name, schema=schema if given else None)
+    assert source.schema.continuous == ("late", "n")
+    assert source.schema.categorical == ("rare",)
+    assert source.num_examples() == 10
+    rows = rows_of(source.blocks())
+    assert len(rows) == 10
+    assert rows[5] == (0, {"continuous": [(1, 7.0)], "categorical": [token("rare", b"a")]})
+    assert rows[6] == (1, {"continuous": [(0, 0.5)], "categorical": []})
+
+
+def test_a_feature_of_two_types_is_named(write, tmp_path, monkeypatch):
+    monkeypatch.setattr(tfrecord, "_BATCH_ROWS", 2)
+    monkeypatch.setattr(tfrecord, "_SAMPLE", 1)
+    write([example(label=[1], x=[1])] * 3)
+    write([example(label=[1], x=[1])] * 2 + [example(label=[1], x=[b"1"])], "b.tfrecord")
+    with pytest.raises(
+        DataError, match=r"b.tfrecord: after record 2: x has the type string, .*int"
+    ):
+        open_source(f"tfrecord:{tmp_path}/*")
 
 
 def test_a_dataset_reads_inside_tensorflow_before_anything_is_cached(write, tmp_path, batches_of):

@@ -170,7 +170,9 @@ def test_a_calibration_follows_the_mean():
 def test_squared_weight_norms_are_means_over_the_members():
     members = ragged_members()
     features = ragged.features_of(RAGGED_SCHEMA, 30, seed=3)
-    groups = feature_groups(features, RAGGED_SCHEMA)
+    entries = len(features["categorical_ids"].flat_values)
+    columns = np.arange(entries) % len(RAGGED_SCHEMA.categorical)
+    groups = feature_groups(features, RAGGED_SCHEMA, columns)
     got = weight_norms(models.ensemble(members), features, groups)
     each = [weight_norms(member, features, groups) for member in members]
     assert got.keys() == each[0].keys()

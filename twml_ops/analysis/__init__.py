@@ -27,7 +27,13 @@ from twml_ops.analysis.explanation import (
     explain_features,
     frequent_sparse_ids,
 )
-from twml_ops.analysis.feature_groups import FeatureGroup, feature_groups, take_sample
+from twml_ops.analysis.feature_groups import (
+    FeatureGroup,
+    Sample,
+    feature_groups,
+    sample_of_block,
+    take_sample,
+)
 from twml_ops.analysis.leakage import leaking_features
 from twml_ops.analysis.lift import LiftRow, lift_table
 from twml_ops.analysis.permutation_importance import (
@@ -51,6 +57,7 @@ __all__ = [
     "Histogram",
     "LiftRow",
     "Profile",
+    "Sample",
     "Scores",
     "TableAccesses",
     "batch_importance",
@@ -64,6 +71,7 @@ __all__ = [
     "permutation_importance",
     "population_stability",
     "predictor",
+    "sample_of_block",
     "score",
     "take_sample",
     "weight_norms",

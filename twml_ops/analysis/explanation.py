@@ -8,8 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 from twml_ops.analysis import scoring
-from twml_ops.analysis.category_columns import Array
-from twml_ops.analysis.feature_groups import FeatureGroup, Features, feature_groups
+from twml_ops.analysis.feature_groups import FeatureGroup, Sample, feature_groups
 from twml_ops.analysis.permutation_importance import batch_importance
 from twml_ops.analysis.population_stability import BINS, CATEGORIES, Drift, population_stability
 from twml_ops.analysis.profiles import Histogram, Profile
@@ -54,7 +53,6 @@ class Explanation(NamedTuple):
         against: name of the data set of the comparison; None without a comparison.
         examples: number of examples of the two data sets.
         sample: number of examples on which the importance was computed.
-        undecided: share of the categories whose column could not be inferred.
         leaks: area under the ROC curve of features that alone predict the label, see
             `leaking_features`.
     """
@@ -64,28 +62,26 @@ class Explanation(NamedTuple):
     against: str | None
     examples: tuple[int, int]
     sample: int
-    undecided: float
     leaks: dict[str, float] = {}  # noqa: RUF012  (an immutable default of a named tuple)
 
 
-def frequent_sparse_ids(features: Features, schema: Schema) -> list[int]:
-    """The sparse ids of a batch that are analysed as features: the most frequent ones.
+def frequent_sparse_ids(sample: Sample, schema: Schema) -> list[int]:
+    """The sparse ids of a sample that are analysed as features: the most frequent ones.
 
     Args:
-        features: a batch.
+        sample: examples of the data.
         schema: the features of the data.
 
     Returns:
         The ids, ascending: those that a `Profile` has to count.
     """
-    numbers = _numbers(feature_groups(features, schema), schema)
+    numbers = _numbers(_groups(sample, schema), schema)
     return [number for group, number in numbers.values() if group == "sparse"]
 
 
 def explain_features(
     model: tf.keras.Model,
-    features: Features,
-    labels: Array,
+    sample: Sample,
     schema: Schema,
     now: Profile,
     before: Profile | None = None,
@@ -94,29 +90,27 @@ def explain_features(
 
     Args:
         model: functional model that returns probabilities [B, 1]; of several labels a dict of them.
-        features: a sample of the data set, as one batch.
-        labels: its labels, [B]; several labels [B, number of labels].
+        sample: examples of the data set.
         schema: names of the labels and of the continuous and categorical features.
-        now: profile of the whole data set. Columns of its categories that only `before` determines
-            are added to it.
-        before: profile of the data set of the comparison; None: no comparison. It is completed from
-            `now` in the same way.
+        now: profile of the whole data set.
+        before: profile of the data set of the comparison; None: no comparison.
 
     Returns:
         The features, in descending order of importance.
     """
-    numbers = _numbers(feature_groups(features, schema), schema)
-    if before is not None:
-        now.add_columns(before)
-        before.add_columns(now)
-    groups = feature_groups(features, schema, now.known_columns())
+    groups = _groups(sample, schema)
+    numbers = _numbers(groups, schema)
     predict = scoring.predictor(model, schema.labels)
-    importances = batch_importance(predict, features, labels, groups)
-    norms = weight_norms(model, features, groups)
+    importances = batch_importance(predict, sample.features, sample.labels, groups)
+    norms = weight_norms(model, sample.features, groups)
     return [
         _summary(f.name, *numbers[f.name], f.importance, norms[f.name], now, before)
         for f in importances
     ]
+
+
+def _groups(sample: Sample, schema: Schema) -> list[FeatureGroup]:
+    return feature_groups(sample.features, schema, sample.category_columns)
 
 
 def _numbers(groups: list[FeatureGroup], schema: Schema) -> dict[str, tuple[str, int]]:

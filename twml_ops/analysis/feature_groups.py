@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import tensorflow as tf
 
-from twml_ops.analysis.category_columns import Array, KnownColumns, infer_columns
-from twml_ops.analysis.scoring import by_column
-from twml_ops.data import Schema
-from twml_ops.data.layouts import bag_name
+from twml_ops.data import Schema, Source
+from twml_ops.data.block import Block, Categories
+from twml_ops.data.layouts import LayoutName, bag_name, layout_of
 
+Array = npt.NDArray[Any]
 Features = dict[str, Any]  # name → tf.RaggedTensor, or tf.Tensor in the layout "fields"
 MAX_SPARSE = 40
 
@@ -32,43 +32,75 @@ class FeatureGroup(NamedTuple):
     masks: dict[str, Array]
 
 
+class Sample(NamedTuple):
+    """Examples of a data set as one batch.
+
+    Attributes:
+        features: the batch.
+        labels: float32 [R], of several labels [R, number of labels].
+        category_columns: int64 [K], the position in `Schema.categorical` of each entry of
+            `categorical_ids`; a batch of the layout "ragged" does not have it.
+    """
+
+    features: Features
+    labels: Array
+    category_columns: Array
+
+
 def take_sample(
-    dataset: tf.data.Dataset, rows: int, names: Sequence[str] = ("label",)
-) -> tuple[Features, Array] | None:
+    source: Source, rows: int, layout: LayoutName = "ragged", seed: int | None = None
+) -> Sample | None:
     """Takes the first examples of a data set as one batch.
 
     Args:
-        dataset: batches of (features, labels [B, 1]), in which several labels are a dict; sample
-            weights after them are not used.
+        source: the data set. Its sample weights are not used.
         rows: number of examples to take at most.
-        names: names of the labels.
+        layout: of the batch; see `Source.dataset`.
+        seed: of the order of the examples; None: in the order of the files.
 
     Returns:
-        (features, labels [R]) with R ≤ `rows`, of several labels [R, number of labels]; or None if
-        there are no examples.
+        The sample; None if there are no examples.
     """
-    for features, labels, *_ in dataset.unbatch().batch(rows).take(1) if rows else ():
-        columns = by_column(labels, names)
-        return features, columns if len(names) > 1 else columns.reshape(-1)
-    return None
+    block = source.sample(rows, seed)
+    return None if block is None else sample_of_block(block, source.schema, layout)
+
+
+def sample_of_block(block: Block, schema: Schema, layout: LayoutName = "ragged") -> Sample:
+    """Makes a sample of parsed examples.
+
+    Args:
+        block: the examples.
+        schema: the features and labels.
+        layout: of the batch; see `Source.dataset`.
+
+    Returns:
+        All examples of the block.
+    """
+    form = layout_of(schema, layout)
+    features, *_ = form.finish(*tf.nest.map_structure(tf.constant, form.arrays(block)))
+    categories = block.groups.get("categorical")
+    columns = categories.columns if isinstance(categories, Categories) else np.zeros(0, np.int64)
+    return Sample(features, block.labels, columns)
 
 
 def feature_groups(
-    features: Features, schema: Schema, known: KnownColumns | None = None
+    features: Features, schema: Schema, category_columns: Array | None = None
 ) -> list[FeatureGroup]:
     """Finds the entries of each feature in a batch.
 
     Sparse ids have no names: the `MAX_SPARSE` most frequent ids of the batch are features with the
-    names `id 7`, … In the layout "ragged" categories carry no column either: their columns are
-    inferred from their order.
+    names `id 7`, …
 
     Args:
         features: a batch.
         schema: names of the continuous and categorical features.
-        known: columns of categories that are known from other data; None: none.
+        category_columns: int64 [K], the column of each entry of `categorical_ids`; see `Sample`.
 
     Returns:
         One group for each kind of features in the schema.
+
+    Raises:
+        ValueError: the batch has `categorical_ids` and their columns are not given.
     """
     groups = _matrices(features, schema)
     if "continuous_ids" in features:
@@ -76,10 +108,13 @@ def feature_groups(
         masks = {name: ids == i for i, name in enumerate(schema.continuous)}
         groups.append(FeatureGroup("continuous", ("continuous_ids", "continuous_values"), masks))
     if "categorical_ids" in features:
-        ids = features["categorical_ids"]
-        splits, flat = ids.row_splits.numpy(), ids.flat_values.numpy()
-        columns = infer_columns(splits, flat, len(schema.categorical), known)
-        masks = {name: columns == i for i, name in enumerate(schema.categorical)}
+        entries = len(features["categorical_ids"].flat_values)
+        if category_columns is None or len(category_columns) != entries:
+            got = "none" if category_columns is None else str(len(category_columns))
+            raise ValueError(
+                f"category_columns must have the columns of {entries} categorical_ids, got {got}"
+            )
+        masks = {name: category_columns == i for i, name in enumerate(schema.categorical)}
         groups.append(FeatureGroup("categorical", ("categorical_ids",), masks))
     if "sparse_ids" in features:
         ids = features["sparse_ids"].flat_values.numpy()

@@ -13,10 +13,16 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from twml_ops.analysis.category_columns import Array
-from twml_ops.analysis.feature_groups import FeatureGroup, Features, feature_groups, take_sample
+from twml_ops.analysis.feature_groups import (
+    Array,
+    FeatureGroup,
+    Features,
+    feature_groups,
+    take_sample,
+)
 from twml_ops.analysis.scoring import log_loss
-from twml_ops.data import Schema
+from twml_ops.data import Source
+from twml_ops.data.layouts import LayoutName
 
 
 class FeatureImportance(NamedTuple):
@@ -34,32 +40,34 @@ class FeatureImportance(NamedTuple):
 
 def permutation_importance(
     predict: Callable[[Features], Array],
-    dataset: tf.data.Dataset,
-    schema: Schema,
+    source: Source,
     rows: int = 8192,
     seed: int = 0,
+    *,
+    layout: LayoutName = "ragged",
+    sample_seed: int | None = None,
 ) -> list[FeatureImportance]:
     """Computes the permutation importance of each feature on a sample of a data set.
 
     Args:
         predict: features of a batch → probabilities [B], of several labels [B, number of labels];
             see `predictor`.
-        dataset: batches of (features, labels [B, 1]), in which several labels are a dict. The first
-            `rows` examples are the sample.
-        schema: names of the labels and of the continuous and categorical features.
+        source: the data set.
         rows: size of the sample.
         seed: seed of the permutation, which is the same for all features.
+        layout: of the batch that `predict` takes; see `Source.dataset`.
+        sample_seed: of the order in which the sample is taken; None: the first examples.
 
     Returns:
         The features in descending order of importance, with several labels the mean over them: each
         continuous and categorical feature, and the most frequent sparse ids of the sample (at most
         40), named `id 7`, … Empty if the data set has no examples.
     """
-    sample = take_sample(dataset, rows, schema.labels)
+    sample = take_sample(source, rows, layout, sample_seed)
     if sample is None:
         return []
-    features, labels = sample
-    return batch_importance(predict, features, labels, feature_groups(features, schema), seed)
+    groups = feature_groups(sample.features, source.schema, sample.category_columns)
+    return batch_importance(predict, sample.features, sample.labels, groups, seed)
 
 
 def batch_importance(

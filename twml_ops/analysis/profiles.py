@@ -8,9 +8,8 @@ from typing import NamedTuple
 import numpy as np
 
 from twml_ops._core import QuantileSketch
-from twml_ops.analysis.category_columns import UNKNOWN, Array, KnownColumns, infer_columns
 from twml_ops.data import Schema
-from twml_ops.data.block import Block
+from twml_ops.data.block import Array, Block, Categories
 
 EPSILON = 1e-3
 MAX_CATEGORIES = 1 << 22
@@ -21,7 +20,8 @@ class Histogram(NamedTuple):
 
     Attributes:
         names: names of the bins. The last bin, "missing", has the examples without the feature.
-        counts: number of examples in each bin, [bins].
+        counts: number of examples in each bin, [bins]. Of a bag they are the numbers of its
+            categories; the last bin has the examples whose bag is empty.
     """
 
     names: list[str]
@@ -34,7 +34,7 @@ class Profile:
     Values of continuous features and of the chosen sparse ids are added to quantile sketches
     (Karnin, Lang and Liberty, "Optimal Quantile Approximation in Streams", FOCS 2016) whose rank
     error is 0.001 of the examples. Categories are counted exactly, until there are more than 4
-    million: then the rarer half is pooled, one count per column.
+    million: then only the more frequent half is kept.
 
     Args:
         schema: the features.
@@ -51,8 +51,9 @@ class Profile:
         self._sketches = {g: QuantileSketch(EPSILON) for g in ("continuous", "sparse")}
         none = np.zeros(0, np.int64)
         self._categories = _Categories(none, none, none)
-        # One count per column, and one at the end for categories of unknown columns.
-        self._pooled = np.zeros(len(schema.categorical) + 1, np.int64)
+        # Of each categorical column: the examples that have it, and its categories.
+        self._present = np.zeros(len(schema.categorical), np.int64)
+        self._entries = np.zeros(len(schema.categorical), np.int64)
 
     def add(self, block: Block) -> None:
         """Adds examples.
@@ -62,8 +63,8 @@ class Profile:
         """
         self.examples += len(block)
         for group, rows in block.groups.items():
-            if group == "categorical":
-                self._count_categories(rows.row_splits, rows.ids)
+            if isinstance(rows, Categories):
+                self._count_categories(rows)
                 continue
             ids, values = rows.ids, rows.values
             assert values is not None
@@ -72,20 +73,24 @@ class Profile:
                 ids, values = ids[wanted], values[wanted]
             self._sketches[group].update(ids, values)
 
-    def _count_categories(self, row_splits: Array, ids: Array) -> None:
-        columns = infer_columns(row_splits, ids, len(self._schema.categorical))
-        unique, first, counts = np.unique(ids, return_index=True, return_counts=True)
+    def _count_categories(self, categories: Categories) -> None:
+        number = len(self._schema.categorical)
+        columns = categories.columns
+        self._entries += np.bincount(columns, minlength=number)
+        single = [i for i in range(number) if i not in categories.bags]
+        self._present[single] += (categories.table >= 0).sum(axis=0)
+        for position, bag in categories.bags.items():
+            self._present[position] += np.count_nonzero(np.diff(bag.row_splits))
+        unique, first, counts = np.unique(categories.ids, return_index=True, return_counts=True)
         seen = _Categories(unique, counts, columns[first])
         self._categories = _merge(self._categories, seen)
         if len(self._categories.ids) > MAX_CATEGORIES:
-            self._pool_rare_categories()
+            self._forget_rare_categories()
 
-    def _pool_rare_categories(self) -> None:
-        categories = self._categories
-        rare = np.ones(len(categories.ids), bool)
-        rare[np.argsort(-categories.counts, kind="stable")[: MAX_CATEGORIES // 2]] = False
-        np.add.at(self._pooled, categories.columns[rare], categories.counts[rare])
-        self._categories = _Categories(*(part[~rare] for part in categories))
+    def _forget_rare_categories(self) -> None:
+        order = np.argsort(-self._categories.counts, kind="stable")
+        kept = np.sort(order[: MAX_CATEGORIES // 2])
+        self._categories = _Categories(*(part[kept] for part in self._categories))
 
     def count(self, group: str, feature: int) -> int:
         """The number of examples that have a feature.
@@ -98,8 +103,7 @@ class Profile:
             The number of examples.
         """
         if group == "categorical":
-            in_column = self._categories.columns == feature
-            return int(self._categories.counts[in_column].sum() + self._pooled[feature])
+            return int(self._present[feature])
         return int(self._sketches[group].describe([feature])["weight"][0])
 
     def coverage(self, group: str, feature: int) -> float:
@@ -113,38 +117,6 @@ class Profile:
             A number in [0, 1]; 0 if there are no examples.
         """
         return self.count(group, feature) / max(self.examples, 1)
-
-    def undecided(self) -> float:
-        """The share of the categories whose column could not be inferred.
-
-        Returns:
-            A number in [0, 1]; 0 if there are no categories.
-        """
-        unknown = self._categories.columns == UNKNOWN
-        missed = self._categories.counts[unknown].sum() + self._pooled[-1]
-        total = self._categories.counts.sum() + self._pooled.sum()
-        return float(missed / total) if total else 0.0
-
-    def known_columns(self) -> KnownColumns:
-        """The columns of the categories, as far as they could be inferred.
-
-        Returns:
-            Hashes of categories and their columns.
-        """
-        known = self._categories.columns != UNKNOWN
-        return KnownColumns(self._categories.ids[known], self._categories.columns[known])
-
-    def add_columns(self, other: Profile) -> None:
-        """Takes unknown columns of categories from another profile, where they are known.
-
-        Args:
-            other: profile of a data set with the same schema.
-        """
-        ours, theirs = self._categories, other._categories
-        columns = _merge(ours, theirs._replace(counts=np.zeros_like(theirs.counts))).columns
-        merged_ids = np.union1d(ours.ids, theirs.ids)
-        columns = columns[np.searchsorted(merged_ids, ours.ids)]
-        self._categories = ours._replace(columns=columns)
 
     def histogram(self, group: str, feature: int, reference: Profile, bins: int) -> Histogram:
         """The histogram of a feature, in the bins of a reference profile.
@@ -164,7 +136,8 @@ class Profile:
             names, counts = self._count_by_category(feature, reference, bins)
         else:
             names, counts = self._count_by_value(group, feature, reference, bins)
-        return Histogram([*names, "missing"], np.append(counts, self.examples - counts.sum()))
+        missing = self.examples - self.count(group, feature)
+        return Histogram([*names, "missing"], np.append(counts, missing))
 
     def _count_by_value(
         self, group: str, feature: int, reference: Profile, bins: int
@@ -188,7 +161,7 @@ class Profile:
         place = np.minimum(np.searchsorted(ours.ids, top), max(len(ours.ids) - 1, 0))
         found = ours.ids[place] == top if len(ours.ids) else np.zeros(len(top), bool)
         counts = np.where(found, ours.counts[place] if len(ours.ids) else 0, 0)
-        others = max(self.count("categorical", column) - int(counts.sum()), 0)
+        others = self._entries[column] - counts.sum()
         names = [f"#{i}" for i in range(1, len(top) + 1)]
         return [*names, "others"], np.append(counts, others).astype(float)
 
@@ -203,7 +176,7 @@ class _Categories(NamedTuple):
 
 def _merge(a: _Categories, b: _Categories) -> _Categories:
     ids, place = np.unique(np.concatenate([a.ids, b.ids]), return_inverse=True)
-    counts, columns = np.zeros(len(ids), np.int64), np.full(len(ids), UNKNOWN)
+    counts, columns = np.zeros(len(ids), np.int64), np.zeros(len(ids), np.int64)
     np.add.at(counts, place, np.concatenate([a.counts, b.counts]))
     np.maximum.at(columns, place, np.concatenate([a.columns, b.columns]))
     return _Categories(ids, counts, columns)

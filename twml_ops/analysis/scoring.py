@@ -191,6 +191,32 @@ def metrics_by_label(scores: Mapping[str, Scores]) -> dict[str, dict[str, float]
     return {label: metrics(of_label) for label, of_label in scores.items()}
 
 
+def undefined_metrics(scores: Mapping[str, Scores], data: str) -> list[str]:
+    """A sentence for each label of which some metrics are undefined.
+
+    Args:
+        scores: labels and predictions of each label.
+        data: name of the data set.
+
+    Returns:
+        The reasons: no examples, no weights, or labels of one value.
+    """
+    found = []
+    for name, of_label in scores.items():
+        labels, weights = of_label.labels, of_label.weights
+        counted = labels if weights is None else labels[weights > 0]
+        values = np.unique(counted)
+        if len(values) > 1:
+            continue
+        reason = f"{data} has no examples"
+        if len(values) == 1:
+            reason = f"{name} is {values[0]:g} in all examples of {data}"
+        elif len(labels):
+            reason = f"all sample weights of {data} are 0"
+        found.append(f"{reason}: some metrics are undefined.")
+    return found
+
+
 def with_labels(
     metrics: Mapping[str, float], by_label: Mapping[str, Mapping[str, float]]
 ) -> dict[str, Any]:

@@ -11,8 +11,7 @@ import tensorflow as tf
 
 from twml_ops import ops
 from twml_ops._batch import parse
-from twml_ops.analysis.category_columns import Array
-from twml_ops.analysis.feature_groups import FeatureGroup, Features
+from twml_ops.analysis.feature_groups import Array, FeatureGroup, Features
 from twml_ops.analysis.scoring import compiled
 from twml_ops.layers import SparseLinear
 

@@ -8,15 +8,12 @@ notes the checksum of the index and the size of the data in the manifest.
 from __future__ import annotations
 
 import zlib
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import tensorflow as tf
 
 from twml_ops.checkpoint.errors import CheckpointDamaged
 from twml_ops.checkpoint.locations import Location, read_bytes, size_of, sync
-
-if TYPE_CHECKING:
-    from twml_ops.checkpoint.manifest import VariableEntry
 
 BUNDLE = "bundle"
 """The encoding of the entry of a bundle, whose `name` is the prefix of its files."""
@@ -57,40 +54,39 @@ def describe(folder: Location, prefix: str, synced: bool = False) -> Bundle:
     return Bundle(len(index), zlib.crc32(index), sum(map(size_of, data)))
 
 
-def verify_files(folder: Location, entry: VariableEntry) -> None:
+def verify_files(folder: Location, prefix: str, expected: Bundle) -> None:
     """Compares the files of a bundle with what the manifest says, without reading the tensors.
 
     Args:
         folder: of the checkpoint.
-        entry: of the bundle.
+        prefix: of the names of the files.
+        expected: what the manifest says.
 
     Raises:
         CheckpointDamaged: a file is missing, has another size, or the index is changed.
     """
     try:
-        found = describe(folder, entry.name)
+        found = describe(folder, prefix)
     except OSError as e:
-        raise CheckpointDamaged(f"{folder}: {entry.name} is damaged: {e.strerror}") from e
-    expected = Bundle(entry.bytes, entry.checksum, entry.details.get("data_bytes", 0))
+        raise CheckpointDamaged(f"{folder}: {prefix} is damaged: {e.strerror}") from e
     if found != expected:
-        raise CheckpointDamaged(f"{folder}: {entry.name} is damaged: {found}, expected {expected}")
+        raise CheckpointDamaged(f"{folder}: {prefix} is damaged: {found}, expected {expected}")
 
 
-def verify_tensors(folder: Location, entry: VariableEntry) -> None:
+def verify_tensors(folder: Location, prefix: str) -> None:
     """Compares all tensors of a bundle with their checksums.
 
     Args:
         folder: of the checkpoint.
-        entry: of the bundle.
+        prefix: of the names of the files.
 
     Raises:
         CheckpointDamaged: one is damaged.
     """
-    verify_files(folder, entry)
     name = ""
     try:
-        reader = tf.train.load_checkpoint(str(folder / entry.name))
+        reader = tf.train.load_checkpoint(str(folder / prefix))
         for name in sorted(reader.get_variable_to_shape_map()):
             reader.get_tensor(name)
     except Exception as e:  # the reader raises the same error as different types
-        raise CheckpointDamaged(f"{folder}: {entry.name}: {name} is damaged: {e}") from e
+        raise CheckpointDamaged(f"{folder}: {prefix}: {name} is damaged: {e}") from e

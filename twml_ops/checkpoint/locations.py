@@ -54,17 +54,17 @@ class RemotePath:
 
     def exists(self) -> bool:
         """Whether there is such a file or folder."""
-        with _os_errors():
+        with os_errors():
             return bool(tf.io.gfile.exists(self._address))
 
     def is_dir(self) -> bool:
         """Whether there is such a folder."""
-        with _os_errors():
+        with os_errors():
             return bool(tf.io.gfile.isdir(self._address))
 
     def iterdir(self) -> Iterator[RemotePath]:
         """Yields what is in the folder."""
-        with _os_errors():
+        with os_errors():
             names = tf.io.gfile.listdir(self._address)
         return (self / name.rstrip("/") for name in names)
 
@@ -77,7 +77,7 @@ class RemotePath:
         """
         if not exist_ok and self.exists():
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(self))
-        with _os_errors():
+        with os_errors():
             tf.io.gfile.makedirs(self._address)
 
     def unlink(self, missing_ok: bool = False) -> None:
@@ -87,7 +87,7 @@ class RemotePath:
             missing_ok: whether there may be none.
         """
         if not missing_ok or self.exists():
-            with _os_errors():
+            with os_errors():
                 tf.io.gfile.remove(self._address)
 
 
@@ -117,7 +117,7 @@ def open_file(path: Location, mode: str = "rb") -> IO[Any]:
     """
     if isinstance(path, Path):
         return open(path, mode, buffering=0)
-    with _os_errors():
+    with os_errors():
         file: Any = tf.io.gfile.GFile(str(path), mode)
         if mode == "rb":
             file.size()  # which opens it
@@ -133,7 +133,7 @@ def read_bytes(path: Location) -> bytes:
     Raises:
         OSError: the file cannot be read.
     """
-    with _os_errors(), open_file(path) as file:
+    with os_errors(), open_file(path) as file:
         return bytes(file.read())
 
 
@@ -148,7 +148,7 @@ def size_of(path: Location) -> int:
     """
     if isinstance(path, Path):
         return path.stat().st_size
-    with _os_errors():
+    with os_errors():
         return int(tf.io.gfile.stat(str(path)).length)
 
 
@@ -179,7 +179,7 @@ def write_file(path: Location, content: bytes) -> None:
         _publish.write_file(path, content)
         return
     part = path.parent / f"{path.name}.part"
-    with _os_errors():
+    with os_errors():
         with open_file(part, "wb") as file:
             file.write(content)
         tf.io.gfile.rename(str(part), str(path), overwrite=True)
@@ -199,7 +199,7 @@ def remove_tree(path: Location) -> None:
 
 
 @contextlib.contextmanager
-def _os_errors() -> Iterator[None]:
+def os_errors() -> Iterator[None]:
     """Turns errors of TensorFlow's file systems into those of Python's."""
     try:
         yield

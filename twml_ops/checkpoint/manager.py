@@ -468,9 +468,10 @@ class CheckpointManager:
 
     def _folders(self) -> list[Location]:
         """Those of all checkpoints, complete or not, from the oldest to the newest."""
-        if not self.folder.is_dir():
+        try:
+            found = [p for p in self.folder.iterdir() if _FOLDER.fullmatch(p.name)]
+        except (FileNotFoundError, NotADirectoryError):  # or another process has removed it
             return []
-        found = [p for p in self.folder.iterdir() if _FOLDER.fullmatch(p.name)]
         return sorted(found, key=lambda path: (_number(path), path.name))
 
     def _join(self) -> None:

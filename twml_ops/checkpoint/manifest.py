@@ -19,7 +19,7 @@ from typing import Any
 import tensorflow as tf
 
 from twml_ops.checkpoint import bundles
-from twml_ops.checkpoint.bundles import BUNDLE
+from twml_ops.checkpoint.bundles import BUNDLE, Bundle
 from twml_ops.checkpoint.errors import CheckpointDamaged, CheckpointError
 from twml_ops.checkpoint.locations import Location, read_bytes, write_file
 
@@ -76,6 +76,11 @@ class VariableEntry:
             raise ValueError(f"{self.label}: file must be a plain name, got {self.file!r}")
         if self.encoding == RAW and self.bytes != math.prod(self.shape) * _item_bytes(self.dtype):
             raise ValueError(f"{self.label}: {self.bytes} bytes are not {self.dtype} {self.shape}")
+
+    @property
+    def bundle(self) -> Bundle:
+        """The files of a bundle, if the encoding is "bundle"."""
+        return Bundle(self.bytes, self.checksum, self.details.get("data_bytes", 0))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -11,7 +11,7 @@ import tensorflow as tf
 from twml_ops.checkpoint import bundles
 from twml_ops.checkpoint.bundles import BUNDLE
 from twml_ops.checkpoint.errors import CheckpointDamaged, CheckpointError
-from twml_ops.checkpoint.locations import Location, open_file
+from twml_ops.checkpoint.locations import Location, open_file, os_errors
 from twml_ops.checkpoint.manifest import RAW, Manifest, VariableEntry, checksum
 from twml_ops.checkpoint.rows import ROWS, decode_rows
 from twml_ops.checkpoint.writer import PIECE_BYTES
@@ -96,7 +96,7 @@ class CheckpointReader:
         """
         for entry in self.manifest.entries:
             if entry.encoding == BUNDLE:
-                bundles.verify_files(self.folder, entry)
+                bundles.verify_files(self.folder, entry.name, entry.bundle)
 
     def verify_own(self) -> None:
         """Compares the bytes of this checkpoint alone with their checksums.
@@ -104,9 +104,10 @@ class CheckpointReader:
         Raises:
             CheckpointError: a file is missing, too short or changed.
         """
+        self.verify_files()
         for entry in self.manifest.entries:
             if entry.encoding == BUNDLE:
-                bundles.verify_tensors(self.folder, entry)
+                bundles.verify_tensors(self.folder, entry.name)
                 continue
             crc = 0
             for piece in self._pieces(entry):
@@ -242,7 +243,7 @@ class CheckpointReader:
     def _pieces(self, entry: VariableEntry) -> Iterator[bytes]:
         left = entry.bytes
         try:
-            with open_file(self.folder / entry.file) as file:
+            with os_errors(), open_file(self.folder / entry.file) as file:
                 file.seek(entry.offset)
                 while left:
                     piece = file.read(min(left, PIECE_BYTES))

@@ -13,7 +13,7 @@ from typing import IO, Any
 import numpy as np
 
 from twml_ops.checkpoint.errors import CheckpointError
-from twml_ops.checkpoint.locations import Location, open_file, remove_tree, sync
+from twml_ops.checkpoint.locations import Location, open_file, os_errors, remove_tree, sync
 from twml_ops.checkpoint.manifest import (
     RAW,
     Manifest,
@@ -157,9 +157,13 @@ class CheckpointWriter:
     def _write(self, data: bytes | memoryview) -> None:
         if self._file is None:
             self._file = open_file(self.folder / DATA_FILE, "wb")
+        if not isinstance(self.folder, Path):
+            self._file.write(bytes(data))
+            self._offset += len(data)
+            return
         left = memoryview(data)
         while left:
-            written = self._file.write(left) or len(left)  # a remote file writes all
+            written = self._file.write(left)
             left = left[written:]
             self._offset += written
 
@@ -173,7 +177,8 @@ def _bytes_of(array: np.ndarray) -> memoryview:
 @contextlib.contextmanager
 def _clear_errors(folder: Location) -> Any:
     try:
-        yield
+        with os_errors():
+            yield
     except OSError as e:
         raise CheckpointError(
             f"the checkpoint {folder} cannot be written: {e.strerror}; earlier checkpoints are "

@@ -76,18 +76,28 @@ def report(error: BaseException) -> NoReturn:
     """
     if _Debug.on:
         traceback.print_exception(error)
-    if isinstance(error, KeyboardInterrupt) or type(error).__name__ == "Abort":
+    if _is_interrupt(error):
         code, line = INTERRUPTED, "interrupted"
     elif isinstance(error, RunInterrupted):
         code, line = INTERRUPTED, str(error)
     elif isinstance(error, BrokenPipeError):
-        sys.stderr.close()  # the reader of a pipe has ended: exit without a message, as usual
-        raise SystemExit(FAILED)
+        raise SystemExit(FAILED)  # the reader of a pipe has ended: no message, as usual
     else:
         usage = hasattr(error, "format_message")  # errors of Typer, which may use a vendored Click
         code, line = USAGE if usage else FAILED, one_line(error)
-    print(f"twml-ops: {line}", file=sys.stderr)
+    if sys.stderr is not None:  # it is closed
+        with contextlib.suppress(OSError):
+            print(f"twml-ops: {line}", file=sys.stderr, flush=True)
     raise SystemExit(code)
+
+
+def _is_interrupt(error: BaseException | None) -> bool:
+    """Whether an error is Ctrl-C, or one that Python made of it in an import."""
+    while error is not None:
+        if isinstance(error, KeyboardInterrupt) or type(error).__name__ == "Abort":
+            return True
+        error = error.__cause__
+    return False
 
 
 def one_line(error: BaseException) -> str:

@@ -223,21 +223,33 @@ class Categories(Table):
         """The categories that are present; weights of bags are left out."""
         if not self.bags:
             return Rows.from_columns(self.table, self.table >= 0)
-        count, columns = len(self.table), iter(self.table.T)
-        row_parts, id_parts = [], []
+        return self._rows_and_columns[0]
+
+    @property
+    def columns(self) -> Array:
+        """int64 [K], the position among all categorical columns of each entry of `rows`."""
+        if not self.bags:
+            return np.nonzero(self.table >= 0)[1]
+        return self._rows_and_columns[1]
+
+    @cached_property
+    def _rows_and_columns(self) -> tuple[Rows, Array]:
+        """`rows` and `columns` where there are bags."""
+        count, of_table = len(self.table), iter(self.table.T)
+        rows, ids = [], []
         for position in range(self.table.shape[1] + len(self.bags)):
             bag = self.bags.get(position)
             if bag is None:
-                column = next(columns)
-                present = np.flatnonzero(column >= 0)
-                row_parts.append(present)
-                id_parts.append(column[present])
+                column = next(of_table)
+                rows.append(np.flatnonzero(column >= 0))
+                ids.append(column[rows[-1]])
             else:
-                row_parts.append(np.repeat(np.arange(count), np.diff(bag.row_splits)))
-                id_parts.append(bag.ids)
-        row = np.concatenate(row_parts)
+                rows.append(np.repeat(np.arange(count), np.diff(bag.row_splits)))
+                ids.append(bag.ids)
+        row, columns = np.concatenate(rows), np.repeat(np.arange(len(ids)), [len(i) for i in ids])
         order = np.argsort(row, kind="stable")  # by row, then by column
-        return Rows.from_lengths(np.bincount(row, minlength=count), np.concatenate(id_parts)[order])
+        lengths = np.bincount(row, minlength=count)
+        return Rows.from_lengths(lengths, np.concatenate(ids)[order]), columns[order]
 
     def slice(self, start: int, stop: int) -> Categories:
         """Selects consecutive rows.

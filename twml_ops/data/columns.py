@@ -11,8 +11,9 @@ import pyarrow.compute as pc
 
 from twml_ops._category_hash import MISSING
 from twml_ops.data.block import Array, Block, Categories, Group, Rows
-from twml_ops.data.errors import DataError, one_line
+from twml_ops.data.errors import DataError, one_line, quote
 from twml_ops.data.files import binary_labels, check_sparse, finite_numbers
+from twml_ops.data.guess import numbers_of_labels
 from twml_ops.data.hashing import hash_column
 from twml_ops.data.schema import SPARSE_IDS, SPARSE_VALUES, Schema
 
@@ -38,6 +39,10 @@ class Columns(ABC):
     @abstractmethod
     def numbers(self, name: str) -> Array:
         """One number a row: float64 [R], NaN where it is missing."""
+
+    def labels(self, name: str) -> Array:
+        """The same of a label, which may be text: yes and true are 1, no and false are 0."""
+        return self.numbers(name)
 
     @abstractmethod
     def tokens(self, name: str) -> pa.Array:
@@ -69,7 +74,7 @@ def block_of(columns: Columns, schema: Schema, where: Where, dim: int | None) ->
     Raises:
         DataError: a column is not there, or has a value that cannot be used.
     """
-    labels = [binary_labels(columns.numbers(n), where, n) for n in schema.labels]
+    labels = [binary_labels(columns.labels(n), where, n) for n in schema.labels]
     if not labels:
         labels = [np.zeros(columns.count, np.float32)]
     groups: dict[str, Group] = {}
@@ -184,6 +189,21 @@ class ArrowColumns(Columns):
             raise self._wrong(name, "a number or bool")
         return floats(column)
 
+    def labels(self, name: str) -> Array:
+        """See `Columns`."""
+        column = self._column(name)
+        if is_typed_kind(column.type) or not is_token(column.type) or column.type == pa.null():
+            return self.numbers(name)
+        texts = column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
+        numbers, good = numbers_of_labels(texts)
+        if not good.all():
+            row = int(good.argmin())
+            raise DataError(
+                f"{self._where(row)}: expected a number, yes, no, true or false in the column "
+                f"`{name}`, got {column.type} {quote(texts[row].as_py())}"
+            )
+        return numbers
+
     def tokens(self, name: str) -> pa.Array:
         """See `Columns`; integers, bools and floats that are integers are their text."""
         column = _decoded(self._column(name))
@@ -261,7 +281,7 @@ def infer(columns: pa.Schema, path: str, labels: Sequence[str]) -> Schema:
     """
     types = dict(zip(columns.names, columns.types, strict=True))
     for label in labels:
-        if not is_number(types.get(label, pa.null())) and types.get(label) != pa.bool_():
+        if label not in types or not (is_number(types[label]) or is_token(types[label])):
             got = f"got {types[label]}" if label in types else f"the columns are {[*types]}"
             raise DataError(
                 f"{path}: expected a number or bool column `{label}`, {got}{LABEL_HINT}"

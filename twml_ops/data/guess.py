@@ -136,6 +136,14 @@ def numbers_of_texts(texts: pa.Array) -> tuple[np.ndarray, np.ndarray]:
     return numbers.to_numpy(zero_copy_only=False), good.to_numpy(zero_copy_only=False)
 
 
+def numbers_of_labels(texts: pa.Array) -> tuple[np.ndarray, np.ndarray]:
+    """As `numbers_of_texts`, where yes and true are 1, no and false are 0, in any case."""
+    lower = pc.ascii_lower(_trimmed(texts))
+    for number, words in (("1", ("yes", "true")), ("0", ("no", "false"))):
+        lower = pc.if_else(pc.is_in(lower, value_set=pa.array(words)), number, lower)
+    return numbers_of_texts(lower)
+
+
 def _plain(numbers: pa.Array) -> pa.Array:
     """Texts of numbers without the sign that Arrow does not read."""
     return pc.replace_substring_regex(numbers, r"^\+", "")

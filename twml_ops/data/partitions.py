@@ -14,6 +14,7 @@ import pyarrow as pa
 from twml_ops.data.block import Array
 from twml_ops.data.columns import Columns
 from twml_ops.data.errors import DataError, quote
+from twml_ops.data.guess import numbers_of_labels
 
 _INTEGER = re.compile(r"-?(0|[1-9][0-9]{0,17})")
 _NULL = "__HIVE_DEFAULT_PARTITION__"
@@ -85,6 +86,14 @@ class _WithPartitions(Columns):
         except ValueError:
             raise self._wrong(name, "a number") from None
         return np.full(self.count, number)
+
+    def labels(self, name: str) -> Array:
+        if self._is_inside(name):
+            return self._inside.labels(name)
+        numbers, good = numbers_of_labels(pa.array([self._values[name]], pa.string()))
+        if not good[0]:
+            raise self._wrong(name, "a number, yes, no, true or false")
+        return np.full(self.count, numbers[0])
 
     def tokens(self, name: str) -> pa.Array:
         if self._is_inside(name):

@@ -130,6 +130,25 @@ class Source(ABC):
             blocks = self._parsed(self._units(None), start)
             yield from in_range(blocks, 0, None if stop is None else stop - start)
 
+    def sample(self, rows: int, seed: int | None = None) -> Block | None:
+        """Reads the first examples of an epoch.
+
+        Args:
+            rows: number of examples to read at most.
+            seed: the examples are the first ones of `dataset(shuffle=True, seed=seed)`; None: in
+                the order of the files.
+
+        Returns:
+            The examples; None if there are none.
+
+        Raises:
+            FileNotFoundError: the data is not there.
+            DataError: the data cannot be read; names the file and the line.
+        """
+        blocks = self._epoch(InputPosition(seed), max(rows, 1)) if rows > 0 else iter(())
+        found = list(in_range(blocks, 0, rows))
+        return Block.concat(found) if sum(map(len, found)) else None
+
     def _units(self, shuffle: tuple[int, int] | None) -> Iterator[UnitOfPiece]:
         """The units in order, or in the random order given by (seed, epoch)."""
         if shuffle is None:

@@ -1,16 +1,18 @@
 """`tfrecord:GLOB`: TFRecord files of tf.Example, gzipped if they end in .gz.
 
 The features are those of `parquet:`. Without a schema number lists are continuous (at most one
-number an example), bytes lists categorical, or bags if one of the first records of a file has
-several tokens; `ids` and `values` are raw sparse features, and `label` is one number. The first
-records show which features there are.
+number an example), bytes lists categorical, or bags if a record has several tokens; `ids` and
+`values` are raw sparse features, and `label` is one number. Then all records are read once to find
+the features.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import errno
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -19,9 +21,10 @@ import tensorflow as tf
 from twml_ops._category_hash import VERSION
 from twml_ops.data.block import Array, Block
 from twml_ops.data.columns import LABEL_HINT, Columns, as_tokens, block_of
-from twml_ops.data.errors import DataError, one_line
+from twml_ops.data.errors import DataError, cannot_read, one_line, quote
 from twml_ops.data.files import files_of, sparse_dim_of
-from twml_ops.data.guess import Guess, guess_numbers, is_exact, say, warn
+from twml_ops.data.guess import Guess, guess_numbers, is_exact, numbers_of_labels, say, warn
+from twml_ops.data.partitions import Partitions
 from twml_ops.data.schema import DEFAULT_LABELS, SPARSE_IDS, SPARSE_VALUES, Schema
 from twml_ops.data.source import Source
 from twml_ops.data.units import Piece, StreamPiece, Unit
@@ -29,6 +32,7 @@ from twml_ops.data.units import Piece, StreamPiece, Unit
 _BATCH_ROWS = 1 << 14
 _SAMPLE = 256
 _KINDS = {"float_list": tf.float32, "int64_list": tf.int64, "bytes_list": tf.string}
+_LISTS = ("FloatList", "Int64List", "BytesList")
 
 
 class TFRecordSource(Source):
@@ -44,7 +48,7 @@ class TFRecordSource(Source):
         hash_version: int = VERSION,
         labels: Sequence[str] = DEFAULT_LABELS,
     ) -> None:
-        """Only the first records are read, to learn the features.
+        """All records are read, to learn the features; with a schema only until they are found.
 
         Args:
             name: the source as the user wrote it.
@@ -60,7 +64,9 @@ class TFRecordSource(Source):
         """
         super().__init__(name)
         self._files = files_of(glob)
-        self._kinds, several, integers = self._learn_kinds()
+        self._partitions = Partitions(glob, self._files)
+        self._unit_rows: dict[str, list[int]] = {}  # of the files that were read to the end
+        self._kinds, several, integers = self._learn_kinds(schema)
         self._guessed: set[str] = set()  # integers that nobody has declared to be numbers
         if schema is None:
             guesses = {
@@ -70,7 +76,7 @@ class TFRecordSource(Source):
             }
             schema = self._infer(several, labels, guesses)
             schema = dataclasses.replace(schema, hash_version=hash_version)
-            self._guessed = {n for n in schema.continuous if self._kinds[n] == tf.int64}
+            self._guessed = {n for n in schema.continuous if self._kinds.get(n) == tf.int64}
             warn(name, guesses)
         if schema.typed is None:
             names = schema.categorical
@@ -90,9 +96,12 @@ class TFRecordSource(Source):
         return self._schema
 
     def _infer(self, several: set[str], labels: Sequence[str], guesses: dict[str, Guess]) -> Schema:
-        kinds = self._kinds
+        folders = self._partitions.types(without=[*self._kinds])
+        kinds = self._kinds | {
+            n: tf.int64 if pa.types.is_integer(kind) else tf.string for n, kind in folders.items()
+        }
         for label in labels:
-            if kinds.get(label, tf.string) == tf.string:
+            if label not in kinds:
                 raise DataError(
                     f"{self.name}: expected a number `{label}`, features are {sorted(kinds)}"
                     f"{LABEL_HINT}"
@@ -115,27 +124,61 @@ class TFRecordSource(Source):
             labels=tuple(labels),
         )
 
-    def _learn_kinds(self) -> tuple[dict[str, tf.DType], set[str], dict[str, list[int]]]:
-        """The types of the features of the first records, those with several, and the integers."""
+    def _learn_kinds(
+        self, schema: Schema | None
+    ) -> tuple[dict[str, tf.DType], set[str], dict[str, list[int]]]:
+        """The types of the features, those with several values, and some values of integers.
+
+        Of all features that there are, or, with a schema, at least of those that it names.
+        """
         kinds: dict[str, tf.DType] = {}
         integers: dict[str, list[int]] = {}
-        several = set()
+        several: set[str] = set()
         for path in self._files:
-            for record in self._records(path, 1, _SAMPLE):
-                try:
-                    example = tf.train.Example.FromString(record[0])
-                except Exception as e:  # protobuf's DecodeError; its module differs by version
-                    raise DataError(
-                        f"{path}: the first records are not tf.Example: {one_line(e)}"
-                    ) from e
-                for feature, value in example.features.feature.items():
-                    if kind := value.WhichOneof("kind"):
-                        kinds[feature] = _KINDS[kind]
-                        if len(getattr(value, kind).value) > 1:
-                            several.add(feature)
-                        if kind == "int64_list":
-                            integers.setdefault(feature, []).extend(value.int64_list.value)
+            for k, records in enumerate(self._records(path, _SAMPLE, _SAMPLE)):
+                self._learn(path, k * _SAMPLE, records, kinds, several, integers)
+        inside = [n for n in (schema.columns if schema else ()) if not self._in_all_folders(n)]
+        if schema is None or not kinds.keys() >= {*inside}:
+            for path in self._files:
+                row, counts = 0, []
+                for records in self._records(path, _BATCH_ROWS):
+                    self._learn(path, row, records, kinds, several, integers)
+                    counts.append(len(records))
+                    row += len(records)
+                self._unit_rows[path] = counts
         return dict(sorted(kinds.items())), several, integers
+
+    def _in_all_folders(self, name: str) -> bool:
+        return all(self._partitions.have(path, name) for path in self._files)
+
+    def _learn(
+        self,
+        path: str,
+        row: int,
+        records: Array,
+        kinds: dict[str, tf.DType],
+        several: set[str],
+        integers: dict[str, list[int]],
+    ) -> None:
+        """Adds what records, the first of which is `row` of the file, say of features."""
+        try:
+            found = _features_of(records)
+        except tf.errors.OpError as e:
+            what = f"{path}: after record {row}: the records are not tf.Example: {one_line(e)}"
+            raise DataError(what) from e
+        for name, kind, has_several in found:
+            if kinds.setdefault(name, kind) != kind:
+                raise DataError(
+                    f"{path}: after record {row}: {name} has the type {kind.name}, in earlier "
+                    f"records it has {kinds[name].name}"
+                )
+            if has_several:
+                several.add(name)
+            if kind == tf.int64 and name not in integers:
+                column = tf.io.parse_example(
+                    tf.constant(records), {name: tf.io.VarLenFeature(kind)}
+                )[name]
+                integers[name] = column.values.numpy().tolist()
 
     def _records(self, path: str, batch: int, limit: int = -1) -> Iterator[Array]:
         """Serialized examples of a file, `batch` at a time."""
@@ -146,16 +189,24 @@ class TFRecordSource(Source):
         try:
             yield from records.with_options(options).as_numpy_iterator()
         except tf.errors.OpError as e:
+            if "Too many open files" in str(e):
+                raise cannot_read(path, OSError(errno.EMFILE, str(e))) from e
             raise DataError(f"{path}: damaged TFRecord file: {one_line(e)}") from e
 
     def _make_pieces(self) -> Sequence[Piece]:
-        return [StreamPiece(i, partial(self._units_of, p)) for i, p in enumerate(self._files)]
+        pieces = [StreamPiece(i, partial(self._units_of, p)) for i, p in enumerate(self._files)]
+        for path, piece in zip(self._files, pieces, strict=True):
+            if path in self._unit_rows:
+                piece.remember_unit_rows(self._unit_rows[path])
+        return pieces
 
     def _units_of(self, path: str) -> Iterator[Unit]:
         row = 0
         for records in self._records(path, _BATCH_ROWS):
             size = sum(map(len, records))
-            yield Unit(partial(self._parse, path, records, row), records.__len__, size)
+            parse = partial(self._parse, path, records, row)
+            unit = Unit(parse, records.__len__, size, f"{path}: from record {row} on")
+            yield unit.with_rows(len(records))
             row += len(records)
 
     def _parse(self, path: str, records: Array, row: int) -> Iterator[Block]:
@@ -173,7 +224,7 @@ class TFRecordSource(Source):
 
         columns = _ExampleColumns(examples, len(records), where)
         self._warn_of_loss(columns, where)
-        yield block_of(columns, schema, where, self._dim)
+        yield block_of(self._partitions.added_to(columns, path), schema, where, self._dim)
 
     def _warn_of_loss(self, columns: _ExampleColumns, where: Callable[[int], str]) -> None:
         """Warns once of each integer that was guessed to be a number and that float32 rounds."""
@@ -209,6 +260,19 @@ class _ExampleColumns(Columns):
         column[rows] = numbers
         return column
 
+    def labels(self, name: str) -> Array:
+        if name not in self._examples or self._examples[name].dtype != tf.string:
+            return self.numbers(name)
+        texts = self.tokens(name)
+        numbers, good = numbers_of_labels(texts)
+        if not good.all():
+            row = int(good.argmin())
+            raise DataError(
+                f"{self._where(row)}: expected a number `{name}`, or yes, no, true or false, got "
+                f"{quote(texts[row].as_py())}"
+            )
+        return numbers
+
     def tokens(self, name: str) -> pa.Array:
         rows, tokens = self._entries(name)
         what = "holds more than one category: declare it as a bag in a schema"
@@ -229,7 +293,7 @@ class _ExampleColumns(Columns):
         """(row of each entry, its value), in row order."""
         if name not in self._examples:
             raise DataError(
-                f"{self._where(0)}: there is no feature {name} in the first records, the features "
+                f"{self._where(0)}: there is no feature {name} in the records, the features "
                 f"are {sorted(self._examples)}"
             )
         column = self._examples[name]
@@ -248,3 +312,47 @@ class _ExampleColumns(Columns):
 
 def _tokens(values: Array) -> pa.Array:
     return as_tokens(pa.array(values, pa.binary() if values.dtype == object else pa.int64()))
+
+
+def _features_of(records: Array) -> list[tuple[str, tf.DType, bool]]:
+    """The features of serialized examples: name, type, and whether one has several values.
+
+    A feature is there once for each of its types.
+
+    Raises:
+        tf.errors.OpError: they are not tf.Example.
+    """
+    _, features = _items(tf.constant(records), "Example", "features", tf.string)
+    _, entries = _items(features, "Features", "feature", tf.string)
+    _, names, values = _decoded(entries, "Features.FeatureEntry", ("key", "value"), tf.string)
+    sizes, *lists = _decoded(values[:, 0], "Feature", tuple(_KINDS), tf.string)
+    encoded = pa.array(names[:, 0].numpy(), pa.string()).dictionary_encode()
+    codes = encoded.indices.to_numpy(zero_copy_only=False)
+    found = []
+    for k, (message, kind) in enumerate(zip(_LISTS, _KINDS.values(), strict=True)):
+        there = sizes[:, k] > 0
+        counts, _ = _items(tf.boolean_mask(lists[k][:, 0], there), message, "value", kind)
+        several = np.zeros(len(encoded.dictionary), bool)
+        several[codes[there][counts > 1]] = True
+        for code in np.unique(codes[there]):
+            found.append((encoded.dictionary[int(code)].as_py(), kind, bool(several[code])))
+    return found
+
+
+def _items(
+    messages: tf.Tensor, message: str, field: str, kind: tf.DType
+) -> tuple[Array, tf.Tensor]:
+    """How many values of a repeated field each message has, and all values."""
+    sizes, values = _decoded(messages, message, (field,), kind)
+    return sizes[:, 0], tf.boolean_mask(values, tf.sequence_mask(sizes[:, 0], values.shape[1]))
+
+
+def _decoded(
+    messages: tf.Tensor, message: str, fields: tuple[str, ...], kind: tf.DType
+) -> tuple[Any, ...]:
+    """Values of fields: how many each message has, [M, F], and the values, each [M, >= 1]."""
+    if not messages.shape[0]:
+        return np.zeros((0, len(fields)), np.int32), *[tf.zeros([0, 1], kind)] * len(fields)
+    decoded = tf.io.decode_proto(messages, f"tensorflow.{message}", fields, [kind] * len(fields))
+    some = [v if v.shape[1] else tf.zeros([v.shape[0], 1], kind) for v in decoded.values]
+    return decoded.sizes.numpy(), *some

@@ -2,7 +2,9 @@
  * C.
  *
  * Thread safety: any number of threads may call every function with the same scorer or the same
- * threads at the same time, except the functions that free them.
+ * threads at the same time, except the functions that free them. A child of fork() may use the
+ * scorers and the threads of its parent, whatever the parent's other threads do: it has threads and
+ * caches of its own.
  *
  * Errors: a function that can fail returns 0 (TWML_OPS_SCORER_OK) on success and writes a message,
  * cut to error_size bytes and ended by a zero byte, to `error` otherwise. `error` may be null if

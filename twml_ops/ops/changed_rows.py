@@ -61,9 +61,7 @@ class ChangedRows:
     when training steps run in other threads, Hogwild included. A record takes 5 bytes for each row
     of the table. Assignments mark all rows: `load_weights`, the methods of
     `tf.Variable`, and restoring a `tf.train.Checkpoint`. A function that assigns to the table in
-    place by TensorFlow ops must be traced after this object is made. Two restored values in a row,
-    with no step between them, count as one assignment or none if TensorFlow gives the second the
-    memory of the value before the first; take the rows between them.
+    place by TensorFlow ops must be traced after this object is made.
 
     Some writers do not mark rows: stock TensorFlow ops in place of the op library, those on a GPU,
     and code compiled by XLA. Tables that they write are compared with two 64-bit digests of each

@@ -1,5 +1,6 @@
 """`twml-ops train` continues a run that was stopped, as if it had not been."""
 
+import dataclasses
 import json
 import re
 import signal
@@ -9,16 +10,20 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from tests.cli.conftest import write_libsvm
 from twml_ops.checkpoint import CheckpointManager
 from twml_ops.cli import main
 from twml_ops.cli.errors import UserError
+from twml_ops.cli.results.history import History
 from twml_ops.cli.runs.checkpoint_options import CheckpointOptions, checkpoint_options
-from twml_ops.cli.runs.checkpoints import table_policy
+from twml_ops.cli.runs.checkpoints import RunCheckpoints, table_policy
 from twml_ops.cli.runs.config import RunConfig
 from twml_ops.cli.runs.local_runner import HistoryCallback
+from twml_ops.cli.runs.runner import FittedModel
 from twml_ops.cli.runs.trained_run import TrainedRun
+from twml_ops.cli.runs.trial_store import KeptTrials
 
 MODEL = Path(__file__).with_name("signalling_model.py")
 # 30 steps an epoch while the number of epochs is chosen, 33 in the training on all data.
@@ -178,6 +183,39 @@ def test_an_ensemble_goes_on_with_the_member_that_was_stopped(libsvm, tmp_path):
     for mine, theirs in zip(weights(out), weights(tmp_path / "undisturbed"), strict=True):
         np.testing.assert_array_equal(mine, theirs)
     assert not members.parent.exists()
+
+
+def test_members_and_trials_are_those_of_the_same_configuration(tmp_path):
+    folder, resume = tmp_path / "run.checkpoints", CheckpointOptions(resume=True)
+    config = RunConfig("csv:a.csv", ensemble=2, model_options={"units": 4, "hidden": [8]})
+    first = RunCheckpoints(folder, config, CheckpointOptions(), False)
+    model = tf.keras.Sequential([tf.keras.Input([1]), tf.keras.layers.Dense(1)])
+    first.keep_member(0, FittedModel(model, History()))
+    first.keep_trials(KeptTrials([], 1.0))
+    first.close()
+    same = dataclasses.replace(config, model_options={"hidden": [8], "units": 4})
+    kept = RunCheckpoints(folder, same, resume, False)
+    assert kept.load_member(0) is not None
+    assert kept.load_trials() is not None
+    for change in ({"data": "csv:b.csv"}, {"seed": 1}, {"learning_rate": 0.9}, {"model": "dcn"}):
+        other = RunCheckpoints(folder, dataclasses.replace(config, **change), resume, False)
+        (name,) = change
+        for load in (lambda c: c.load_member(0), RunCheckpoints.load_trials):
+            with pytest.raises(UserError, match=f"is of a training with {name} = .*--overwrite"):
+                load(other)
+
+
+def test_nothing_of_a_training_that_runs_is_removed(tmp_path):
+    folder, config = tmp_path / "run.checkpoints", RunConfig("csv:a.csv", ensemble=2)
+    running = RunCheckpoints(folder, config, CheckpointOptions(), False)
+    running.keep_trials(KeptTrials([], 1.0))
+    before = sorted(folder.rglob("*"))
+    with CheckpointManager(folder).alone():
+        with pytest.raises(UserError, match="another process writes checkpoints here"):
+            RunCheckpoints(folder, config, CheckpointOptions(), True)
+        assert set(before) < set(folder.rglob("*"))
+    RunCheckpoints(folder, config, CheckpointOptions(), True)
+    assert not folder.exists()
 
 
 @pytest.mark.one_tf

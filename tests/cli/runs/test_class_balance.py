@@ -5,7 +5,13 @@ import pytest
 import tensorflow as tf
 
 from twml_ops.cli.errors import UserError
-from twml_ops.cli.runs.class_balance import check, corrected, training_examples, weighted
+from twml_ops.cli.runs.class_balance import (
+    check,
+    check_labels,
+    corrected,
+    training_examples,
+    weighted,
+)
 from twml_ops.cli.runs.config import RunConfig
 from twml_ops.data import Schema, open_source
 
@@ -37,6 +43,29 @@ def test_the_corrected_probability_is_that_of_he_et_al():
     np.testing.assert_allclose(fixed(p), p / (p + (1 - p) / 0.1), rtol=1e-4)
     assert fixed.name == "m"
     assert corrected(model, RunConfig("")) is model
+
+
+@pytest.mark.parametrize(
+    ("labels", "weights", "message"),
+    [
+        ([0, 1, 0], [1, 0, 1], "the label y is 0 in all examples"),
+        ([1, 1, 1], [1, 1, 1], "the label y is 1 in all examples"),
+        ([0, 1, 0], [0, 0, 0], "all sample weights of the training data are 0"),
+        ([0, 0, 1], [1, 1, 1], None),
+    ],
+)
+def test_training_data_without_positives_or_negatives_that_count_are_refused(
+    tmp_path, labels, weights, message
+):
+    rows = [f"{i},{w},{y}" for i, (w, y) in enumerate(zip(weights, labels, strict=True))]
+    (tmp_path / "d.csv").write_text("\n".join(["x,w,y", *rows]) + "\n")
+    schema = Schema(("x",), (), 0, "y", labels=("y",), weight="w")
+    source = open_source(f"csv:{tmp_path / 'd.csv'}", schema=schema)
+    if message is None:
+        check_labels(source)
+        return
+    with pytest.raises(UserError, match=message):
+        check_labels(source)
 
 
 def test_without_a_rate_all_examples_are_used(libsvm):

@@ -21,7 +21,6 @@ from twml_ops.cli.render.report import TOP_FEATURES
 
 DRIFTED = 6
 SHOWN_BINS = 12
-UNDECIDED = 0.001  # share of categories without a column above which it is mentioned
 _DASHED = " Dashed lines: moderate and strong drift."
 _LEVELS = {"strong": "bold red", "moderate": "yellow", "none": "green", "": "dim"}
 
@@ -44,11 +43,6 @@ def print_explanation(
     console.print(title, soft_wrap=True)
     print_table(console, explanation, top)
     print_leaks(console, explanation.leaks, explanation.data)
-    if explanation.undecided > UNDECIDED:
-        console.print(
-            f"[dim]the column of {explanation.undecided:.1%} of the categories could not be "
-            "inferred; they count as missing[/]"
-        )
     console.print(f"[dim]the plots are in[/] [bold]{escape(str(report))}[/]")
 
 
@@ -115,7 +109,6 @@ def render(explanation: Explanation) -> str:
         pictures=_pictures(explanation),
         moderate=MODERATE,
         strong=STRONG,
-        undecided=UNDECIDED,
         warnings=warnings_of(explanation.leaks, explanation.data),
     )
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from rich.console import Console
-from rich.markup import escape
+
+from twml_ops.cli.render.terminal import print_warning
 
 
 def warnings_of(leaks: Mapping[str, float], data: str) -> list[str]:
@@ -31,4 +32,4 @@ def print_leaks(console: Console, leaks: Mapping[str, float], data: str) -> None
         data: name of the data set.
     """
     for text in warnings_of(leaks, data):
-        console.print(f"[bold yellow]warning[/] {escape(text)}", soft_wrap=True)
+        print_warning(console, text)

@@ -19,8 +19,6 @@ _NOTES = {
     "rce": "reduction of that entropy in percent",
     "calibration": "mean prediction / mean label",
     "examples_per_second": "including reading",
-    "examples": "",
-    "seconds": "",
 }
 _NAMES = {
     "auc": "ROC AUC",
@@ -88,7 +86,7 @@ def metric_table(
     rows = []
     for key, value in metrics.items():
         error = (errors or {}).get(key, math.nan)
-        note = _NOTES[key].format(entropy=entropy)
+        note = _NOTES.get(key, "").format(entropy=entropy)
         note += f"; standard error {error:.2g}" if math.isfinite(error) else ""
         values = tuple(number_text(c[key]) if key in c else "" for c in columns.values())
         name = _NAMES.get(key, key.replace("_", " "))

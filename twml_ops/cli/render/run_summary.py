@@ -12,6 +12,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from twml_ops.cli.render.metrics_table import Metrics, metric_table
+from twml_ops.cli.render.terminal import print_warning
 from twml_ops.cli.results.epoch_choice import EpochChoice
 from twml_ops.cli.results.history import History, SpeedComparison
 from twml_ops.cli.results.member import Member
@@ -136,7 +137,7 @@ def print_speeds(console: Console, speeds: SpeedComparison) -> None:
     """
     text = speeds.warning()
     if text is not None:
-        console.print(f"[bold yellow]warning[/] {escape(text)}", soft_wrap=True)
+        print_warning(console, text)
 
 
 def print_metrics(

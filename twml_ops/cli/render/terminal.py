@@ -22,6 +22,11 @@ def make_error_console() -> Console:
     return Console(stderr=True, force_terminal=is_terminal(sys.stderr))
 
 
+def print_warning(console: Console, text: str) -> None:
+    """Prints a line that begins with "warning"."""
+    console.print(f"[bold yellow]warning[/] {escape(text)}", soft_wrap=True)
+
+
 def print_pairs(console: Console, pairs: Mapping[str, str]) -> None:
     """Prints a name and its value on each line."""
     for name, value in pairs.items():

@@ -26,6 +26,8 @@ from twml_ops.layers import save_model
 def write_model(folder: Path, out: Path, model: tf.keras.Model) -> None:
     """Writes the model of a run, from which point on a failure does not lose the training.
 
+    If the disk is full, the folder has a link to the model in the folder for temporary files.
+
     Args:
         folder: folder to write to.
         out: final name of `folder`.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import tensorflow as tf
 
 from twml_ops import layers
@@ -37,6 +38,40 @@ def check(config: RunConfig, schema: Schema) -> None:
                     f"{option} is for the positives and negatives of one label, and the schema "
                     f"names {labels}"
                 )
+
+
+def check_labels(source: Source) -> None:
+    """Checks that each label of the training data has positives and negatives that count.
+
+    The data are read until both have been found, which ordinary data have at their beginning.
+
+    Raises:
+        UserError: a label has one value only, or all sample weights are 0.
+        ValueError: data cannot be read.
+    """
+    names = source.schema.labels
+    found = np.zeros((2, len(names)), bool)
+    any_weight = False
+    for block in source.blocks():
+        labels = block.labels.reshape(len(block), -1)
+        weights = block.columns.get("weight")
+        if weights is not None:
+            labels = labels[weights > 0]
+        any_weight = any_weight or len(labels) > 0
+        found |= np.stack([(labels <= 0).any(axis=0), (labels > 0).any(axis=0)])
+        if found.all():
+            return
+    if not any_weight:
+        raise UserError(f"{source.name}: all sample weights of the training data are 0")
+    name, value = next(
+        (name, int(positives))
+        for name, (negatives, positives) in zip(names, found.T, strict=True)
+        if not (negatives and positives)
+    )
+    raise UserError(
+        f"{source.name}: the label {name} is {value} in all examples of the training data, so that "
+        "there is nothing to learn"
+    )
 
 
 def training_examples(config: RunConfig, source: Source) -> Source:

@@ -67,19 +67,23 @@ class ClusterCheckpoints:
             return
         try:
             self._manager.lock()
-            newest = self._manager.latest()
-            continues = resume or (newest is not None and is_of_start(newest))
-            if newest is None:
-                return  # the trainer refuses what is damaged
-            if continues and not (overwrite and not resume and _is_of_other_run(newest, config)):
-                _check(newest, config)
-                self._take_model(newest, config)
-                return
         except CheckpointError as e:
-            raise UserError(f"{e}; use --overwrite to begin again") from e
-        if not overwrite:
+            raise UserError(str(e)) from e
+        newest = self._manager.latest()
+        if newest is None:  # all are damaged, which the trainer refuses
+            if overwrite:
+                self.remove()
+            return
+        problem = _difference(newest, config)
+        continues = resume or (is_of_start(newest) and not (problem and overwrite))
+        if continues and problem:
+            raise UserError(f"{problem}; use --overwrite to begin again")
+        if continues:
+            self._take_model(newest, config)
+        elif overwrite:
+            self.remove()
+        else:
             raise unfinished_run(self.folder)
-        self.remove()
 
     def _take_model(self, newest: CheckpointReader, config: RunConfig) -> None:
         """Gives the model that an earlier start has built its name in this one."""
@@ -104,13 +108,10 @@ class ClusterCheckpoints:
             raise UserError(str(e)) from e
 
 
-def _is_of_other_run(checkpoint: CheckpointReader, config: RunConfig) -> bool:
+def _difference(checkpoint: CheckpointReader, config: RunConfig) -> str | None:
+    """Why a checkpoint is not of a run with this configuration; None: it is."""
     try:
-        _check(checkpoint, config)
-    except CheckpointError:
-        return True
-    return False
-
-
-def _check(checkpoint: CheckpointReader, config: RunConfig) -> None:
-    check_facts(checkpoint, facts_of(config), may_differ=(START, *_DATA))
+        check_facts(checkpoint, facts_of(config), may_differ=(START, *_DATA))
+    except CheckpointError as e:
+        return str(e)
+    return None

@@ -17,7 +17,7 @@ from twml_ops.analysis.scoring import Scores
 from twml_ops.cli.render import run_summary
 from twml_ops.cli.render.json_output import print_json
 from twml_ops.cli.render.progress import Bar
-from twml_ops.cli.render.terminal import make_console, make_error_console
+from twml_ops.cli.render.terminal import make_console, make_error_console, print_warning
 from twml_ops.cli.runs.folder import optional_file, write_result
 from twml_ops.cli.runs.sources import LARGE_BATCH_SIZE
 from twml_ops.cli.runs.trained_run import TrainedRun
@@ -47,7 +47,11 @@ def score_source(
     with Bar(console, title, size) as bar:
         batches = source.dataset(batch_size, layout=models.layout_of(model))
         names = source.schema.labels if labels is None else labels
-        return scoring.score_labels(model, batches, names, bar.add)
+        scores = scoring.score_labels(model, batches, names, bar.add)
+    if labels is None:
+        for text in scoring.undefined_metrics(scores, source.name):
+            print_warning(console, text)
+    return scores
 
 
 def importances_of(
@@ -55,10 +59,9 @@ def importances_of(
 ) -> list[FeatureImportance]:
     """The permutation importance of each feature on a random sample of a data set."""
     with console.status("computing permutation importance"):
-        layout = models.layout_of(model)
-        sample = source.dataset(LARGE_BATCH_SIZE, shuffle=True, seed=seed, layout=layout)
         predict = scoring.predictor(model, source.schema.labels)
-        return permutation_importance(predict, sample, source.schema)
+        layout = models.layout_of(model)
+        return permutation_importance(predict, source, layout=layout, sample_seed=seed)
 
 
 def throughput(examples: int, seconds: float) -> dict[str, float]:

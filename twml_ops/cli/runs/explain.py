@@ -18,7 +18,6 @@ from twml_ops.cli.render.json_output import print_json
 from twml_ops.cli.render.progress import Bar
 from twml_ops.cli.render.terminal import make_console, make_error_console
 from twml_ops.cli.runs.folder import REPORT_FILE, new_file, read_run, write_result
-from twml_ops.cli.runs.sources import LARGE_BATCH_SIZE
 from twml_ops.cli.runs.trained_run import TrainedRun
 from twml_ops.data import Source, original_errors
 
@@ -80,31 +79,24 @@ def explain(trained: TrainedRun, data: str | None, against: str | None, rows: in
     console = make_error_console()
     sources = [source] if other is None else [source, other]
     with original_errors(*sources):
-        shuffled = source.dataset(
-            LARGE_BATCH_SIZE,
-            shuffle=True,
-            seed=trained.facts["seed"],
-            layout=models.layout_of(trained.model),
-        )
-        sample = take_sample(shuffled, rows, trained.schema.labels)
+        layout = models.layout_of(trained.model)
+        sample = take_sample(source, rows, layout, trained.facts["seed"])
         if sample is None:
             raise UserError(f"{source.name}: has no examples")
-        features, labels = sample
-        ids = frequent_sparse_ids(features, trained.schema)
+        ids = frequent_sparse_ids(sample, trained.schema)
         profiles = [_profile(console, s, trained, ids) for s in sources]
         now, before = profiles[0], profiles[-1]
         leaks = leaking_features(source.blocks(), trained.schema)
         with console.status("computing permutation importance"):
             found = explain_features(
-                trained.model, features, labels, trained.schema, now, before if other else None
+                trained.model, sample, trained.schema, now, before if other else None
             )
     return Explanation(
         found,
         source.name,
         other.name if other else None,
         (now.examples, before.examples if other else 0),
-        len(labels),
-        max(profile.undecided() for profile in profiles),
+        len(sample.labels),
         leaks,
     )
 

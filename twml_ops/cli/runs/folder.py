@@ -171,6 +171,9 @@ def write_result(part: Path, out: Path, write: Callable[[Path], object]) -> None
         except OSError:
             shutil.rmtree(kept.parent, ignore_errors=True)
             raise e from None
+        with contextlib.suppress(OSError):  # takes no space; new_folder keeps a model that is there
+            if part.name == MODEL_FILE:
+                part.symlink_to(kept)
         reason = e.strerror or e
         raise UserError(f"{out}: cannot be written: {reason}; the result is kept in {kept}") from e
 
@@ -189,6 +192,7 @@ def _user_errors() -> Iterator[None]:
 def _tell_kept(out: Path, folder: Path) -> None:
     make_error_console().print(
         f"[yellow]warning[/]  {escape(str(out))} is not finished. The trained model is kept: "
-        f"{escape(str(folder / MODEL_FILE))}",
+        f"{escape(str(folder / MODEL_FILE))}; tf.keras.models.load_model reads it after "
+        "`import twml_ops.layers`",
         soft_wrap=True,
     )

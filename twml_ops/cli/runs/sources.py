@@ -33,3 +33,16 @@ def open_pair(
     if evaluation is None:
         return train.split()
     return train, open_source(evaluation, like=train.schema)
+
+
+def parse_all(source: Source) -> None:
+    """Parses a source that is read after a training only, so that errors in it come before that.
+
+    Args:
+        source: the evaluation data.
+
+    Raises:
+        DataError: a row cannot be read.
+    """
+    for _ in source.blocks():
+        pass

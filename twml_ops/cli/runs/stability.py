@@ -17,7 +17,7 @@ from twml_ops.cli.render.stability_table import print_repeated_runs
 from twml_ops.cli.render.terminal import make_console
 from twml_ops.cli.results.repeated_runs import RepeatedRuns
 from twml_ops.cli.runs import optimizers
-from twml_ops.cli.runs.sources import LARGE_BATCH_SIZE, open_pair
+from twml_ops.cli.runs.sources import LARGE_BATCH_SIZE, open_pair, parse_all
 from twml_ops.data import Source, original_errors
 
 Concurrency = Literal["locked", "hogwild"]
@@ -83,6 +83,7 @@ def repeat_runs(options: StabilityOptions) -> Iterator[RepeatedRuns]:
     """
     train, held_out = open_pair(options.data, options.eval)
     with original_errors(train, held_out):
+        parse_all(held_out)
         yield _repeat("synchronous", "locked", 1, options, train, held_out)
         yield _repeat("hogwild", "hogwild", options.threads, options, train, held_out)
 

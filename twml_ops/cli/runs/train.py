@@ -8,7 +8,6 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rich.console import Console
 from rich.markup import escape
 
 from twml_ops.analysis import leaking_features, scoring
@@ -32,7 +31,7 @@ from twml_ops.cli.runs.choices import choose
 from twml_ops.cli.runs.choose_crosses import with_crosses
 from twml_ops.cli.runs.choose_epochs import validation_parts
 from twml_ops.cli.runs.class_balance import check as check_balance
-from twml_ops.cli.runs.class_balance import training_examples
+from twml_ops.cli.runs.class_balance import check_labels, training_examples
 from twml_ops.cli.runs.config import AUTO, RunConfig
 from twml_ops.cli.runs.evaluate import importances_of, score_source, throughput
 from twml_ops.cli.runs.final_fit import final_fit
@@ -43,9 +42,9 @@ from twml_ops.cli.runs.model_options import builder_of
 from twml_ops.cli.runs.run_facts import training_facts
 from twml_ops.cli.runs.runner import Runner
 from twml_ops.cli.runs.second_model import second_model
-from twml_ops.cli.runs.sources import open_pair
+from twml_ops.cli.runs.sources import open_pair, parse_all
 from twml_ops.cli.runs.warm_start import WarmStart
-from twml_ops.data import Source, original_errors
+from twml_ops.data import original_errors
 from twml_ops.peers import PeerGroup
 from twml_ops.peers.launch import RESTARTS
 
@@ -195,6 +194,8 @@ def train(
         parts = validation_parts(config, data)
         data = training_examples(config, data)
         sizes = data.num_examples(), held_out.num_examples()
+        if cluster.role() != "worker":
+            check_labels(data)
     run_summary.print_data(console, data, held_out, sizes)
     differs = None
     if asked is not None:
@@ -210,7 +211,8 @@ def train(
             leaks = leaking_features(examined.blocks(), data.schema)
     print_leaks(console, leaks, examined.name)
     if cluster.role() != "worker":
-        _read(held_out, console)
+        with original_errors(held_out), console.status(f"reading {escape(held_out.name)}"):
+            parse_all(held_out)
     if group is not None:
         logs = folder / TENSORBOARD if group.rank == 0 else None
         config = with_learning_rate(config)
@@ -258,10 +260,3 @@ def train(
         saved_slots.write(folder, fitted.model)
     artifacts.write(folder, result)
     return result
-
-
-def _read(source: Source, console: Console) -> None:
-    """Parses all of a source, so that a row that cannot be read fails before the training."""
-    with original_errors(source), console.status(f"reading {escape(source.name)}"):
-        for _ in source.blocks():
-            pass
