@@ -20,6 +20,9 @@ def learn(source: Source, before: KnownCategories | None = None) -> KnownCategor
     Args:
         source: the data.
         before: those that the model has seen earlier; the new ones are added to them.
+
+    Returns:
+        The categories of both.
     """
     schema = source.schema
     known = before or KnownCategories(schema.categorical)
@@ -43,6 +46,9 @@ def checked(run: Path, source: Source) -> Iterator[None]:
     Args:
         run: folder of the run.
         source: data for its model.
+
+    Yields:
+        Nothing.
 
     Raises:
         ValueError: the file of the run is damaged.
