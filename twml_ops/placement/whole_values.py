@@ -84,14 +84,15 @@ def show_whole(variable: Any, place: Placement) -> None:
     """
     set_placement(variable, place)
     if KERAS_3 or not place.in_file:
-        variable.__class__ = _showing_whole(type(variable))
+        kind: Any = type(variable)
+        variable.__class__ = _showing_whole(kind)
 
 
 @functools.cache
-def _showing_whole(kind: type[Any]) -> type[Any]:
+def _showing_whole(kind: Any) -> Any:
     """A subclass of a class of variables, whose instances show the whole."""
 
-    class Whole(kind):  # type: ignore[misc, valid-type]
+    class Whole(kind):
         @property
         def shape(self) -> tf.TensorShape:
             return tf.TensorShape(placement_of(self).whole_shape(self))
