@@ -50,8 +50,8 @@ def _run(arguments: list[str]) -> None:
     from twml_ops.cli import app, errors
 
     errors.reset_debug()
-    errors.show_data_warnings()
-    code = app.app(arguments, standalone_mode=False)
+    with errors.data_warnings():
+        code = app.app(arguments, standalone_mode=False)
     if code == errors.INTERRUPTED:  # Typer returns a status on Ctrl-C
         raise KeyboardInterrupt
     if isinstance(code, int) and code:  # a check with a negative result

@@ -7,7 +7,8 @@ import re
 import sys
 import traceback
 import warnings
-from typing import NoReturn, TextIO
+from collections.abc import Iterator
+from typing import Any, NoReturn
 
 _PREFIX = re.compile(r"^(\{\{function_node .*?\}\}\s*)?(\w+(Error|Exception|Invalid): )?")
 _SUFFIX = re.compile(r"\s*(\[\[\{\{node|\[Op:|\[name: ).*$")
@@ -39,25 +40,22 @@ def set_debug(value: bool) -> None:
     _Debug.on = _Debug.on or value
 
 
-def show_data_warnings() -> None:
-    """Prints the warnings of readers as one line each, like errors, and once each."""
-    warnings.showwarning = _show_warning
+@contextlib.contextmanager
+def data_warnings() -> Iterator[None]:
+    """In its block, warnings of readers are printed as one line each, like errors."""
+    others = warnings.showwarning
 
+    def show(message: Warning | str, category: type[Warning], *place: Any, **more: Any) -> None:
+        if issubclass(category, UserWarning) and category.__name__ == "DataWarning":
+            print(f"twml-ops: warning: {message}", file=sys.stderr)
+        else:
+            others(message, category, *place, **more)
 
-def _show_warning(
-    message: Warning | str,
-    category: type[Warning],
-    filename: str,
-    lineno: int,
-    file: TextIO | None = None,
-    line: str | None = None,
-) -> None:
-    if issubclass(category, UserWarning) and category.__name__ == "DataWarning":
-        text = f"twml-ops: warning: {message}\n"
-    else:
-        text = warnings.formatwarning(message, category, filename, lineno, line)
-    with contextlib.suppress(OSError):
-        (file or sys.stderr).write(text)
+    warnings.showwarning = show
+    try:
+        yield
+    finally:
+        warnings.showwarning = others
 
 
 def reset_debug() -> None:

@@ -28,7 +28,9 @@ def run(request):
 
 
 def test_folder_has_exactly_the_documented_files(run):
+    schema = TrainedRun(run).schema
     assert sorted(p.name for p in run.iterdir()) == [
+        *(["categories.npz"] if schema.categorical else []),
         *("metrics.json", "model.keras", "report.html", "run.json", "saved_model", "tensorboard"),
     ]
     assert list(run.glob("tensorboard/train/events*"))

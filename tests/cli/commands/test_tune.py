@@ -98,7 +98,7 @@ def test_the_first_trial_has_the_defaults_and_the_time_limit_ends_the_search(
         (["--model", "auto"], "--model auto: tune searches the options of one model"),
         (["--validation", "none"], "tune needs validation data"),
         (["--model", "nosuch"], "unknown model"),
-        (["--out", "{tmp}"], "exists"),
+        (["--out", "{tmp}"], "is a folder"),
         (["--validation", "auto", "--validation-share", "0.1"], "there are no validation data"),
         (["--learning-rate", "1e30", "--optimizer", "sgd", "--trials", "1"], "every trial failed"),
     ],

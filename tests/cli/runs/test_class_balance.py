@@ -7,8 +7,8 @@ import tensorflow as tf
 from twml_ops.cli.errors import UserError
 from twml_ops.cli.runs.class_balance import (
     check,
-    check_labels,
     corrected,
+    labels_of_one_value,
     training_examples,
     weighted,
 )
@@ -48,24 +48,26 @@ def test_the_corrected_probability_is_that_of_he_et_al():
 @pytest.mark.parametrize(
     ("labels", "weights", "message"),
     [
-        ([0, 1, 0], [1, 0, 1], "the label y is 0 in all examples"),
-        ([1, 1, 1], [1, 1, 1], "the label y is 1 in all examples"),
+        ([0, 1, 0], [1, 0, 1], "The label y is 0 in all examples"),
+        ([1, 1, 1], [1, 1, 1], "The label y is 1 in all examples"),
         ([0, 1, 0], [0, 0, 0], "all sample weights of the training data are 0"),
         ([0, 0, 1], [1, 1, 1], None),
     ],
 )
-def test_training_data_without_positives_or_negatives_that_count_are_refused(
+def test_training_data_without_positives_or_negatives_that_count_are_named(
     tmp_path, labels, weights, message
 ):
     rows = [f"{i},{w},{y}" for i, (w, y) in enumerate(zip(weights, labels, strict=True))]
     (tmp_path / "d.csv").write_text("\n".join(["x,w,y", *rows]) + "\n")
     schema = Schema(("x",), (), 0, "y", labels=("y",), weight="w")
     source = open_source(f"csv:{tmp_path / 'd.csv'}", schema=schema)
-    if message is None:
-        check_labels(source)
+    if any(weights):
+        found = labels_of_one_value(source)
+        assert len(found) == (message is not None)
+        assert all(message in text for text in found)
         return
     with pytest.raises(UserError, match=message):
-        check_labels(source)
+        labels_of_one_value(source)
 
 
 def test_without_a_rate_all_examples_are_used(libsvm):

@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from twml_ops import layers
+from twml_ops._known_categories import KnownCategories
 from twml_ops.analysis import scoring
 from twml_ops.analysis.scoring import Scores
 from twml_ops.cli.errors import UserError
@@ -97,6 +98,9 @@ def calibrate_run(
         metrics = {**means, **throughput(sizes[0], seconds)}
         result = RunResult(model, History(), after, metrics, importances, facts, before)
         artifacts.write_model(folder, out, model)
+        known = KnownCategories.load(run)
+        if known is not None:
+            known.save(folder)
         artifacts.write(folder, result)
     files = "the report, the calibrated model and the metrics"
     run_summary.print_result(console, result, files, out)

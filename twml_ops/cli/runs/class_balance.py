@@ -40,13 +40,14 @@ def check(config: RunConfig, schema: Schema) -> None:
                 )
 
 
-def check_labels(source: Source) -> None:
-    """Checks that each label of the training data has positives and negatives that count.
+def labels_of_one_value(source: Source) -> list[str]:
+    """A sentence for each label without positives, or without negatives, that count.
 
-    The data are read until both have been found, which ordinary data have at their beginning.
+    The training data are read until both have been found, which ordinary data have at their
+    beginning.
 
     Raises:
-        UserError: a label has one value only, or all sample weights are 0.
+        UserError: all sample weights are 0.
         ValueError: data cannot be read.
     """
     names = source.schema.labels
@@ -60,18 +61,15 @@ def check_labels(source: Source) -> None:
         any_weight = any_weight or len(labels) > 0
         found |= np.stack([(labels <= 0).any(axis=0), (labels > 0).any(axis=0)])
         if found.all():
-            return
+            return []
     if not any_weight:
         raise UserError(f"{source.name}: all sample weights of the training data are 0")
-    name, value = next(
-        (name, int(positives))
+    return [
+        f"The label {name} is {int(positives)} in all examples of the training data {source.name}, "
+        "so that there is nothing to learn."
         for name, (negatives, positives) in zip(names, found.T, strict=True)
         if not (negatives and positives)
-    )
-    raise UserError(
-        f"{source.name}: the label {name} is {value} in all examples of the training data, so that "
-        "there is nothing to learn"
-    )
+    ]
 
 
 def training_examples(config: RunConfig, source: Source) -> Source:

@@ -15,7 +15,7 @@ from twml_ops.analysis import leaking_features, scoring
 from twml_ops.cli.errors import one_line
 from twml_ops.cli.render import run_summary
 from twml_ops.cli.render.leaks import print_leaks
-from twml_ops.cli.render.terminal import make_console
+from twml_ops.cli.render.terminal import make_console, print_warning
 from twml_ops.cli.results.run_result import RunResult
 from twml_ops.cli.runs import (
     artifacts,
@@ -32,7 +32,7 @@ from twml_ops.cli.runs.choices import choose
 from twml_ops.cli.runs.choose_crosses import with_crosses
 from twml_ops.cli.runs.choose_epochs import validation_parts
 from twml_ops.cli.runs.class_balance import check as check_balance
-from twml_ops.cli.runs.class_balance import check_labels, training_examples
+from twml_ops.cli.runs.class_balance import labels_of_one_value, training_examples
 from twml_ops.cli.runs.config import AUTO, RunConfig
 from twml_ops.cli.runs.evaluate import importances_of, score_source, throughput
 from twml_ops.cli.runs.final_fit import final_fit
@@ -197,7 +197,8 @@ def train(
         data = training_examples(config, data)
         sizes = data.num_examples(), held_out.num_examples()
         if cluster.role() != "worker":
-            check_labels(data)
+            for text in labels_of_one_value(data):
+                print_warning(console, text)
     run_summary.print_data(console, data, held_out, sizes)
     differs = None
     if asked is not None:
@@ -214,7 +215,7 @@ def train(
         known = None
         if cluster.role() != "worker":
             before = KnownCategories.load(Path(config.from_run)) if config.from_run else None
-            known = learn(data, before)
+            known = learn(data, before) if data.schema.categorical else None
     print_leaks(console, leaks, examined.name)
     if checkpoints is not None:
         checkpoints.publish_with(known)
