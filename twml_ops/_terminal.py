@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import sys
+from collections.abc import Iterator
 from typing import TextIO
 
 # What mpirun, or the starter of another MPI, sets for each rank. It gives ranks a terminal of its
 # own, and what it writes itself may go to a file.
 _RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK")
+_PLAIN_TYPER = "_TYPER_FORCE_DISABLE_TERMINAL"
 
 
 def is_terminal(stream: TextIO) -> bool:
@@ -17,3 +21,16 @@ def is_terminal(stream: TextIO) -> bool:
         stream: the standard output or the standard error.
     """
     return stream.isatty() and not any(name in os.environ for name in _RANK_VARIABLES)
+
+
+@contextlib.contextmanager
+def plain_help() -> Iterator[None]:
+    """In its block, Typer writes help and errors without control sequences, except to a terminal."""
+    if _PLAIN_TYPER in os.environ or (is_terminal(sys.stdout) and is_terminal(sys.stderr)):
+        yield
+        return
+    os.environ[_PLAIN_TYPER] = "1"
+    try:
+        yield
+    finally:
+        os.environ.pop(_PLAIN_TYPER, None)

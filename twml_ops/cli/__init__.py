@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Sequence
 
@@ -43,15 +42,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def _run(arguments: list[str]) -> None:
     """Runs one command."""
     prepare_imports()
-    from twml_ops._terminal import is_terminal
+    from twml_ops._terminal import plain_help
 
-    if not (is_terminal(sys.stdout) and is_terminal(sys.stderr)):
-        os.environ["_TYPER_FORCE_DISABLE_TERMINAL"] = "1"  # of help and of wrong usage
-    from twml_ops.cli import app, errors
+    with plain_help():  # Typer looks at its environment when it is imported
+        from twml_ops.cli import app, errors
 
-    errors.reset_debug()
-    with errors.data_warnings():
-        code = app.app(arguments, standalone_mode=False)
+        errors.reset_debug()
+        with errors.data_warnings():
+            code = app.app(arguments, standalone_mode=False)
     if code == errors.INTERRUPTED:  # Typer returns a status on Ctrl-C
         raise KeyboardInterrupt
     if isinstance(code, int) and code:  # a check with a negative result
