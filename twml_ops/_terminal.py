@@ -25,7 +25,7 @@ def is_terminal(stream: TextIO) -> bool:
 
 @contextlib.contextmanager
 def plain_help() -> Iterator[None]:
-    """In its block, Typer writes help and errors without control sequences, except to a terminal."""
+    """In its block, Typer writes control sequences to a terminal only."""
     if _PLAIN_TYPER in os.environ or (is_terminal(sys.stdout) and is_terminal(sys.stderr)):
         yield
         return
