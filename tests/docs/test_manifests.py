@@ -92,9 +92,10 @@ def test_the_command_of_the_container_is_understood():
     command = typer.main.get_command(app).commands["serve"]
     options = command.make_context("serve", words[2:]).params
     assert options["host"] == "0.0.0.0"
-    assert found["EXPOSE"].split() == [str(options["grpc_port"]), str(options["rest_port"])]
+    ports = [options[name] for name in ("grpc_port", "rest_port", "health_port")]
+    assert found["EXPOSE"].split() == [str(port) for port in ports]
     health = json.loads(found["HEALTHCHECK"].partition("CMD ")[2])
-    assert f":{options['rest_port']}/readyz" in health[-1]
+    assert f":{options['health_port']}/readyz" in health[-1]
     compile(health[-1], "the health check", "exec")
 
 

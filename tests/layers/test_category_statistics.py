@@ -52,7 +52,11 @@ def reference(kind, probe, seen, training, *, crosses=(), layer=None, prior_weig
             used = folds < probe_folds[b] if before else folds != probe_folds[b]
         seen_weight, total = weights[used].sum(), weights.sum()
         scale = total / seen_weight if seen_weight else 0.0
-        prior = ((weights * labels)[used].sum() + 0.5) / (seen_weight + 1)
+        guess = 0.5
+        if training and layer.time_boundaries is not None:  # never the label of its own block
+            others = folds != probe_folds[b]
+            guess = ((weights * labels)[others].sum() + 0.5) / (weights[others].sum() + 1)
+        prior = ((weights * labels)[used].sum() + guess) / (seen_weight + 1)
         for c, fields in enumerate(keys):
             same = used & (ids[:, fields] == row[list(fields)]).all(axis=1)
             n = scale * weights[same].sum()

@@ -26,7 +26,7 @@ class TargetStatistics(CategoryStatistics):
     row keys, and a row is given the statistics of the other folds, scaled to the size of all data.
     With `time_boundaries` it is given those of earlier blocks of time only (the ordered statistics
     of Prokhorenkova et al., 2018, "CatBoost", in blocks); those of the first block are given the
-    mean label of all rows. In inference all rows count.
+    mean label of the other blocks. In inference all rows count.
 
     The state survives `.keras` files, checkpoints and SavedModels, bit for bit. Memory:
     8 + 8 · `num_folds` bytes for each distinct category or cross.
@@ -67,7 +67,7 @@ class TargetStatistics(CategoryStatistics):
         counts = scale * self._sum(self._counts, rows, used)
         sums = scale * self._sum(self._label_sums, rows, used)
         seen, positive = (tf.linalg.matvec(used, totals[:, c])[:, tf.newaxis] for c in (0, 1))
-        prior = (positive + self._guess(totals)) / (seen + 1)  # never 0 or 1
+        prior = (positive + self._guess(used, totals)) / (seen + 1)  # never 0 or 1
         total = counts + self.prior_weight
         if self.output_kind == "mean":
             return (sums + self.prior_weight * prior) / total
@@ -75,12 +75,15 @@ class TargetStatistics(CategoryStatistics):
         negatives = tf.maximum(counts - sums, 0.0) + self.prior_weight * (1 - prior)
         return tf.math.log((sums + self.prior_weight * prior) / negatives)
 
-    def _guess(self, totals: tf.Tensor) -> Any:
-        """The mean label where no rows are seen, which counts as one row otherwise."""
+    def _guess(self, used: tf.Tensor, totals: tf.Tensor) -> Any:
+        """The mean label that counts as one row, [B, 1]: that of the other blocks of time."""
         if self.time_boundaries is None:
             return 0.5  # most rows are seen
-        rows, positive = tf.unstack(tf.reduce_sum(totals, axis=0)[:2])
-        return (positive + 0.5) / (rows + 1)
+        own = tf.cast(tf.reduce_sum(used, axis=1), tf.int32)  # the blocks before it are used
+        others = 1 - tf.one_hot(own, self.num_folds)
+        rows, positive = (tf.linalg.matvec(others, totals[:, c])[:, tf.newaxis] for c in (0, 1))
+        in_inference = own[:, tf.newaxis] == self.num_folds
+        return tf.where(in_inference, 0.5, (positive + 0.5) / (rows + 1))
 
     def get_config(self) -> dict[str, Any]:
         """The constructor's arguments."""
