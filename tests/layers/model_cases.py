@@ -13,6 +13,7 @@ import numpy as np
 import tensorflow as tf
 
 from twml_ops import layers, models
+from twml_ops._keras import KERAS_3
 
 N, ROWS, WIDTH = 12, 8, 3
 IDS = np.random.default_rng(3).integers(0, N, (ROWS, WIDTH))
@@ -199,7 +200,7 @@ CASES: dict[str, Case] = {
     "CategoryRows": Case(
         lambda seed: _categories(layers.CategoryRows(WIDTH), seed), DENSE, _embedded
     ),
-    "CategoryRows bags": Case(
+    "CategoryRows_bags": Case(
         lambda seed: _bags(layers.CategoryRows(WIDTH, num_bags=1), seed),
         [DENSE[:, :2], ragged(IDS)],
         _bag_embedded,
@@ -215,7 +216,7 @@ CASES: dict[str, Case] = {
     "DHENBlock": Case(
         lambda seed: layers.DHENBlock(list(layers.DHEN_MODULES), 2), tf.constant(VECTORS)
     ),
-    "DHENBlock weighted": Case(
+    "DHENBlock_weighted": Case(
         lambda seed: layers.DHENBlock(["dot", layers.FieldCross(3)], 3, "weighted"),
         tf.constant(VECTORS),
     ),
@@ -237,7 +238,7 @@ CASES: dict[str, Case] = {
     "FieldEmbedding": Case(
         lambda seed: layers.FieldEmbedding([7] * WIDTH, [2, 3, 2], projected_units=2), DENSE
     ),
-    "FieldEmbedding bags": Case(
+    "FieldEmbedding_bags": Case(
         lambda seed: layers.FieldEmbedding([7] * WIDTH, 2, num_bags=2),
         [DENSE[:, :1], ragged(IDS), [ragged(IDS), ragged(VALUES)]],
     ),
@@ -280,19 +281,19 @@ CASES: dict[str, Case] = {
     "PlattScaling": Case(
         lambda seed: _calibrated(layers.PlattScaling(), seed), tf.constant(np.abs(VALUES[:, :1]))
     ),
-    "SparseLinear bfloat16": Case(
+    "SparseLinear_bfloat16": Case(
         lambda seed: layers.SparseLinear(4, N, "relu", kernel_dtype="bfloat16"), PAIR
     ),
-    "SparseLinear column": Case(
+    "SparseLinear_column": Case(
         lambda seed: layers.SparseLinear(4, N, num_partitions=2, partition_axis="column"), PAIR
     ),
-    "SparseLinear row": Case(lambda seed: layers.SparseLinear(4, N, num_partitions=3), PAIR),
+    "SparseLinear_row": Case(lambda seed: layers.SparseLinear(4, N, num_partitions=3), PAIR),
     "StringHash": Case(
         lambda seed: layers.StringHash(["a", "b", "c"]),
         tf.strings.as_string(DENSE),
         _embedded,
     ),
-    "StringHash bag": Case(
+    "StringHash_bag": Case(
         lambda seed: layers.StringHash(["a"]),
         tf.strings.as_string(ragged(IDS)),
         lambda: layers.FieldEmbedding([9], 2, num_bags=1, bag_combiner="sum"),
@@ -311,17 +312,19 @@ CASES: dict[str, Case] = {
     ),
     "SplitLabels": Case(lambda seed: models.SplitLabels(["a", "b", "c"]), tf.constant(VALUES)),
     **{
-        f"SparseLinear {form}": Case(lambda seed: layers.SparseLinear(4, N), batch_of(form))
+        f"SparseLinear_{form}".replace(" ", "_"): Case(
+            lambda seed: layers.SparseLinear(4, N), batch_of(form)
+        )
         for form in ("sparse", "ragged", "ragged binary", "padded", "padded binary")
     },
     **{
-        f"MaxNorm {form}": Case(
+        f"MaxNorm_{form}".replace(" ", "_"): Case(
             lambda seed: _normalized(layers.MaxNorm(N), seed), batch_of(form), _linear
         )
         for form in ("sparse", "ragged binary", "padded")
     },
-    "HashedIds sparse": Case(lambda seed: models.HashedIds(6), batch_of("sparse"), _linear),
-    "PercentileDiscretizer padded": Case(
+    "HashedIds_sparse": Case(lambda seed: models.HashedIds(6), batch_of("sparse"), _linear),
+    "PercentileDiscretizer_padded": Case(
         lambda seed: _discretized(layers.PercentileDiscretizer(3), seed),
         batch_of("padded"),
         _linear,
@@ -397,15 +400,16 @@ class EveryCase(tf.keras.Model):
     def __init__(self, seed=1, **kwargs):
         super().__init__(**kwargs)
         for name, case in CASES.items():
-            dense = isinstance(case.batch, tf.Tensor)
+            # Keras 2 refuses layers with several outputs in a sequential model.
+            dense = KERAS_3 and isinstance(case.batch, tf.Tensor)
             stack = [_inputs(name), *_stack(name, seed)] if dense else []
             made = tf.keras.Sequential(stack) if dense else Subclassed(name, seed)
-            setattr(self, f"of_{name.replace(' ', '_')}", made)
+            setattr(self, f"of_{name}", made)
 
     def call(self, inputs):
         found = {}
         for name, batch in inputs.items():
-            found[name] = getattr(self, f"of_{name.replace(' ', '_')}")(batch)
+            found[name] = getattr(self, f"of_{name}")(batch)
         return found
 
 
