@@ -19,6 +19,7 @@ from tests.core import scorer_programs
 from tests.serving.clients import constant_model
 from twml_ops import _child
 from twml_ops.cli import main
+from twml_ops.serving import metrics
 from twml_ops.serving.processes import MAX_DELAY, delay_of
 
 PREDICT = "/v1/models/ranking:predict"
@@ -200,3 +201,13 @@ def test_attempts_to_replace_a_process_come_at_growing_distances():
     assert delays[:4] == [0, 1, 2, 4]
     assert delays == sorted(delays)
     assert delays[-1] == MAX_DELAY
+
+
+def test_a_process_that_has_just_started_does_not_hide_the_metrics_of_the_others(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setenv(metrics.SHARED_DIR, str(tmp_path))
+    (tmp_path / "counter_1.db").write_bytes(b"")  # it has made its file, without content yet
+    (tmp_path / "gauge_livesum_1.db").write_bytes(b"")
+    metrics.ProcessCounts(wanted=2, serving=1).write(tmp_path)
+    assert b"twml_serving_processes_wanted 2.0" in metrics.Metrics().text()

@@ -7,7 +7,7 @@ import json
 import os
 import time
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,6 +36,32 @@ _SECONDS = (
     *(0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025),
     *(0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0),
 )
+
+
+class _FilesOfProcesses(Collector):
+    """The metrics in the files of all processes that share a folder.
+
+    A file of a process that has just started, or was killed then, has no content for a moment,
+    which `MultiProcessCollector.collect` cannot read.
+
+    Args:
+        folder: the folder.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def collect(self) -> Iterable[Metric]:
+        """The metrics."""
+        files = [str(file) for file in self._folder.glob("*.db") if _size(file) > 0]
+        return multiprocess.MultiProcessCollector.merge(files, accumulate=True)
+
+
+def _size(file: Path) -> int:
+    try:
+        return file.stat().st_size
+    except FileNotFoundError:  # of a process that has ended since
+        return 0
 
 
 @dataclass(eq=False)
@@ -296,7 +322,7 @@ class Metrics:
             if not Path(f"/proc/{pid}").exists():  # of a process that was killed
                 multiprocess.mark_process_dead(pid, shared)
         registry = CollectorRegistry()
-        multiprocess.MultiProcessCollector(registry, shared)
+        registry.register(_FilesOfProcesses(Path(shared)))
         if (Path(shared) / _PROCESSES_FILE).exists():
             registry.register(ProcessCounts.read(Path(shared)))
         return generate_latest(registry)
