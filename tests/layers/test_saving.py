@@ -56,6 +56,8 @@ def test_every_public_layer_has_a_case():
 @pytest.mark.parametrize("way", WAYS)
 def test_every_layer_survives_every_way_to_save(saved, way, child):
     form, want, paths = saved
+    if (form, way) == ("subclassed", "keras") and not KERAS_3:
+        pytest.skip("Keras 2 loads no subclassed model whose input is a dict of lists of tensors")
     got = child.request([form, way, str(paths[way])])
     assert got.keys() == want.keys()
     # Ops of TensorFlow behind the layers may differ in the last bits in the graph of a SavedModel.
