@@ -26,13 +26,15 @@ class Accumulator:
     def __init__(self, variable: Any, sparse: bool) -> None:
         shape = tf_variable(variable).shape
         self._sparse = sparse
-        self._variable = variable
+        self._accumulated = variable
         with tf.init_scope(), device_scope_of(variable):  # A step may be being traced.
             self._number = tf.Variable(-1, dtype=tf.int64, trainable=False)
             if sparse:
                 is_wide = tf_variable(variable).dtype == tf.float64
                 rows = tf.zeros([0, *shape[1:]], tf.float64 if is_wide else tf.float32)
-                self._ids = tf.Variable(tf.zeros([0], tf.int64), shape=[None], trainable=False)
+                self._sparse_ids = tf.Variable(
+                    tf.zeros([0], tf.int64), shape=[None], trainable=False
+                )
                 self._rows = tf.Variable(rows, shape=[None, *shape[1:]], trainable=False)
             else:
                 zeros = tf.zeros(shape, tf_variable(variable).dtype)
@@ -52,9 +54,9 @@ class Accumulator:
         if not isinstance(gradient, tf.IndexedSlices):  # The loss reads all rows in this step.
             everything = tf.range(tf.shape(gradient, out_type=tf.int64)[0])
             gradient = tf.IndexedSlices(gradient, everything, tf.shape(gradient))
-        with device_scope_of(self._variable):
-            count = tf.where(is_current, tf.size(self._ids), 0)
-            ids, rows = self._ids[:count], self._rows[:count]
+        with device_scope_of(self._accumulated):
+            count = tf.where(is_current, tf.size(self._sparse_ids), 0)
+            ids, rows = self._sparse_ids[:count], self._rows[:count]
             ids = tf.concat([ids, tf.cast(gradient.indices, tf.int64)], axis=0)
             rows = tf.concat([rows, tf.cast(gradient.values, rows.dtype)], axis=0)
         return tf.IndexedSlices(rows, ids, gradient.dense_shape)
@@ -63,7 +65,7 @@ class Accumulator:
         """Keeps `gradient` for an update; see `total`."""
         total = self.total(gradient, number)
         if self._sparse:
-            self._ids.assign(total.indices)
+            self._sparse_ids.assign(total.indices)
             self._rows.assign(total.values)
         else:
             self._sum.assign(total)
@@ -72,7 +74,7 @@ class Accumulator:
     def clear(self) -> None:
         """Removes all gradients."""
         if self._sparse:
-            self._ids.assign(self._ids[:0])
+            self._sparse_ids.assign(self._sparse_ids[:0])
             self._rows.assign(self._rows[:0])
         else:
             self._sum.assign(tf.zeros_like(self._sum))
