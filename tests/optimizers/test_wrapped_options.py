@@ -70,7 +70,8 @@ def rest():
 
 WRAPPERS = {
     "composite of scales": lambda o: optimizers.CompositeOptimizer(
-        optimizers.SGD(0.0, **({"loss_scale_factor": 64.0} if KERAS_3 else {})), {"table|dense|kernel": o}
+        optimizers.SGD(0.0, **({"loss_scale_factor": 64.0} if KERAS_3 else {})),
+        {"table|dense|kernel": o},
     ),
     "composite of composites": lambda o: optimizers.CompositeOptimizer(
         rest(), {"table|dense": optimizers.CompositeOptimizer(rest(), {".": o})}
