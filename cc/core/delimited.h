@@ -16,7 +16,7 @@ enum class ColumnKind {
   kSkip,      // not read
   kInteger,   // an optional '-' and 1 to 18 digits
   kFloat,     // what std::from_chars reads as a finite double, that after a '+', or a null value
-  kGuessed,   // a float that nobody has declared to be one; see `ParseDelimited`
+  kGuessed,   // a column that is read as numbers by a guess; see `ParseDelimited`
   kCategory,  // any bytes, hashed
   kTyped,     // the same in the spelling of `TypedCategory`
 };

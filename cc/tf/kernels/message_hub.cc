@@ -137,7 +137,7 @@ bool StartThread(Body body) {
 
 using Addresses = std::unique_ptr<addrinfo, decltype(&freeaddrinfo)>;
 
-// The addresses of a host, those of IPv4 if it has any; null if it has none.
+// The addresses of a host: its IPv4 addresses if there are any. Null if the host has no address.
 Addresses Resolve(std::string host, int64_t port) {
   if (host.size() > 2 && host.front() == '[' && host.back() == ']') {
     host = host.substr(1, host.size() - 2);
@@ -285,7 +285,7 @@ void MessageHub::Accept(int listener) {
     } else if (exhausted && unknown.empty()) {
       usleep(10000);  // no descriptors are left
     }
-    // One that has shown the secret says so at once, so the oldest has the least claim.
+    // A legitimate peer shows the secret at once, so the oldest connection is closed first.
     if (unknown.size() > kMaxUnknown || (exhausted && !unknown.empty())) unknown.pop_front();
   };
   while (true) {
