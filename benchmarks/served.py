@@ -122,9 +122,9 @@ def serve(model: Path, poll: float = 0) -> Iterator[Served]:
     command = _child.command("twml_ops.cli", "serve", str(model), *options)
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
-        ports = [int(port) for port in re.findall(r"port (\d+)", process.stdout.readline())]
         try:
-            yield Served(process.pid, *ports)
+            ports = dict(re.findall(r"(\w+) on port (\d+)", process.stdout.readline()))
+            yield Served(process.pid, int(ports["REST"]), int(ports["gRPC"]))
         finally:
             process.terminate()
             process.communicate()

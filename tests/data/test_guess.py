@@ -5,7 +5,6 @@ import warnings
 import numpy as np
 import pyarrow as pa
 import pytest
-import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyarrow import parquet
@@ -169,29 +168,3 @@ def test_text_beside_numbers_is_named(opened):
     source, _, said = opened('label,x\n0,1\n0,2\n1,"1,234"\n')
     assert source.schema.categorical == ("x",)
     assert "it has the text '1,234' beside numbers" in said[0]
-
-
-def test_integers_of_records_do_not_pass_through_a_float_without_a_word(tmp_path):
-    def record(number):
-        value = tf.train.Feature(int64_list=tf.train.Int64List(value=[number]))
-        label = tf.train.Feature(int64_list=tf.train.Int64List(value=[0]))
-        features = tf.train.Features(feature={"label": label, "x": value})
-        return tf.train.Example(features=features).SerializeToString()
-
-    for numbers, kind in (
-        ([2**53, 2**53 + 1, 1], "categorical"),
-        ([1] * 300 + [2**24 + 1] * 2, "either"),
-    ):
-        path = tmp_path / f"{kind}.tfrecord"
-        with tf.io.TFRecordWriter(str(path)) as out:
-            for number in numbers:
-                out.write(record(number))
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
-            source = open_source(f"tfrecord:{path}")
-            blocks = list(source.blocks())
-        said = [str(w.message) for w in caught if w.category is DataWarning]
-        assert len(said) == 1
-        assert "16777217" in said[0] or kind == "categorical"
-        if source.schema.categorical or kind == "categorical":
-            assert different_values(blocks) == len(set(numbers))

@@ -1,10 +1,13 @@
 """The TFRecord reader, against the examples the files were written from."""
 
+import warnings
+
+import numpy as np
 import pyarrow as pa
 import pytest
 import tensorflow as tf
 
-from twml_ops.data import DataError, Schema, hash_tokens, open_source, tfrecord
+from twml_ops.data import DataError, DataWarning, Schema, hash_tokens, open_source, tfrecord
 
 
 def example(**features):
@@ -155,3 +158,22 @@ def test_a_damaged_file_is_named(write, tmp_path):
         list(open_source(f"tfrecord:{path}").blocks())
     with pytest.raises(FileNotFoundError, match="no such file"):
         open_source(f"tfrecord:{tmp_path}/none*")
+
+
+@pytest.mark.parametrize(
+    ("numbers", "categorical"),
+    [([2**53, 2**53 + 1, 1], True), ([1] * 300 + [2**24 + 1] * 2, False)],
+)
+def test_integers_do_not_pass_through_a_float_without_a_warning(numbers, categorical, write):
+    path = write([example(label=[0], x=[number]) for number in numbers])
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        source = open_source(f"tfrecord:{path}")
+        blocks = list(source.blocks())
+    (said,) = [str(w.message) for w in caught if w.category is DataWarning]
+    assert source.schema.categorical == (("x",) if categorical else ())
+    if categorical:
+        values = np.concatenate([block.groups["x"].table[:, 0] for block in blocks])
+        assert len(np.unique(values)) == len(set(numbers))
+    else:
+        assert "16777217" in said
