@@ -3,9 +3,12 @@
 import json
 import sys
 
+import pytest
+
 from benchmarks import checkpoint_throughput
 
 
+@pytest.mark.slow
 def test_every_way_is_measured(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     options = "--rows 60000 --units 8 --rounds 3 --json out.json --page p.md"

@@ -1,7 +1,10 @@
+import pytest
+
 from benchmarks.compare_checkouts import ROOT, Child, compare
 from benchmarks.contender import FORWARD, TWML_OPS
 
 
+@pytest.mark.slow
 def test_a_checkout_is_compared_with_itself_in_two_processes():
     with Child(ROOT, quick=True) as before, Child(ROOT, quick=True) as now:
         times = compare(before, now, FORWARD, TWML_OPS, 1.05, rounds=1)

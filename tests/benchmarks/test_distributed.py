@@ -131,6 +131,7 @@ def test_without_root_the_error_is_one_line(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 @needs_network
 def test_a_tiny_run_writes_results_page_and_picture(tmp_path):
     run.measure_distributed(tmp_path, "the command", seconds=0.1, quick=True, only=grid.BY_ROW)

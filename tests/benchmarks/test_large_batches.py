@@ -3,10 +3,12 @@
 import json
 
 import numpy as np
+import pytest
 
 from benchmarks import large_batches
 
 
+@pytest.mark.slow
 def test_every_batch_size_and_scaling_has_a_loss(tmp_path, monkeypatch):
     rng = np.random.default_rng(0)
     lines = [f"{rng.integers(2)} {i % 50 + 1}:1 {i % 7 + 60}:2.5" for i in range(400)]

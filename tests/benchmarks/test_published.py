@@ -25,6 +25,7 @@ def test_the_three_parts_of_a_task_are_disjoint_and_the_test_rows_are_the_last(t
     assert counts[2] == 60
 
 
+@pytest.mark.slow
 def test_dhen_is_measured_with_the_setting_of_its_best_trial_beside_the_best_model(
     task, monkeypatch
 ):
@@ -52,6 +53,7 @@ def test_trials_have_a_seed_of_their_own():
     assert published.tuning_seeds(architecture) == []
 
 
+@pytest.mark.slow
 def test_shampoo_is_measured_beside_diagonal_optimizers(task, monkeypatch):
     monkeypatch.setattr(shampoo, "RATES", (0.001,))
     monkeypatch.setattr(shampoo, "FREQUENCY", 2)
@@ -68,6 +70,7 @@ def test_shampoo_is_measured_beside_diagonal_optimizers(task, monkeypatch):
     assert list(shampoo.measure(task, 0, TINY, trials | found)) == []
 
 
+@pytest.mark.slow
 def test_a_search_is_measured_beside_random_search(task, monkeypatch):
     space = search.SearchSpace(dense=[search.DenseWidth("hidden", (2, 4))])
     monkeypatch.setattr(architecture, "make_space", lambda: space)
@@ -81,6 +84,7 @@ def test_a_search_is_measured_beside_random_search(task, monkeypatch):
     assert list(architecture.measure(task, 0, TINY, found)) == []
 
 
+@pytest.mark.slow
 def test_hashes_are_measured_at_equal_memory(tmp_path, monkeypatch):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     monkeypatch.setattr(hashes, "MIN_COUNT", 2)
@@ -98,6 +102,7 @@ def test_two_replicas_have_about_half_of_the_state_each():
     assert 0.5 <= shampoo.memory_of_a_replica() <= 0.55
 
 
+@pytest.mark.slow
 def test_snapshots_are_measured_and_the_command_resumes(tmp_path, monkeypatch):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     monkeypatch.setattr(snapshots, "SIZES", (0.1,))

@@ -40,7 +40,10 @@ def source(tmp_path):
     return f"csv:{path}"
 
 
-@pytest.mark.parametrize("name", peers.names())
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(n, marks=pytest.mark.slow if n == "deepfm" else ()) for n in peers.names()],
+)
 def test_a_peer_learns_and_is_reproducible(name):
     if importlib.util.find_spec(LIBRARIES.get(name, name)) is None:
         pytest.skip(f"{name} is not installed")
@@ -123,6 +126,7 @@ def test_a_finished_run_is_not_repeated(source, tmp_path):
     assert again["0"]["auc"] == runs["0"]["auc"]
 
 
+@pytest.mark.slow
 def test_the_train_command_is_a_contender(source):
     found = train_command.run("train --epochs 1", data_sets.get(f"mine={source}"), 0, 1)
     assert found["log_loss"] > 0

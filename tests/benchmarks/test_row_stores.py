@@ -9,6 +9,7 @@ from benchmarks import row_stores
 KEYS = {"rows_per_second", "read_amplification", "write_amplification", "cpu_seconds_per_million"}
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
 def test_every_store_is_measured_in_both_modes(tmp_path):
     found = row_stores.measure(tmp_path, rows=3000, row_bytes=100, seconds=0.05, rounds=1)

@@ -25,6 +25,7 @@ def raw(docs):
     return json.loads((docs / "performance.json").read_text())
 
 
+@pytest.mark.slow
 def test_every_installed_contender_passes_the_check_and_is_timed(raw):
     kernels = raw["kernels"]
     reasons = [
@@ -43,6 +44,7 @@ def test_every_installed_contender_passes_the_check_and_is_timed(raw):
     assert "TF sparse_dense_matmul" in kernels["times"][FORWARD]
 
 
+@pytest.mark.slow
 def test_a_peer_that_is_not_installed_is_named(raw):
     for label, package in (("torch", "torch"), ("FBGEMM", "fbgemm_gpu")):
         missing = raw["kernels"]["skipped"].get("sgd", {}).get(label)
@@ -52,6 +54,7 @@ def test_a_peer_that_is_not_installed_is_named(raw):
             assert missing is None
 
 
+@pytest.mark.slow
 def test_the_page_has_machine_versions_and_every_table(docs, raw):
     page = (docs / "performance.md").read_text()
     assert f"keras {raw['kernels']['machine']['versions']['keras']}" in page
@@ -67,12 +70,14 @@ def test_the_page_has_machine_versions_and_every_table(docs, raw):
         assert title in page
 
 
+@pytest.mark.slow
 def test_the_traffic_of_replicas_does_not_depend_on_the_size_of_the_table(raw):
     assert not raw["mirrored"]["wrong"]
     assert len(raw["mirrored"]["sent"]) == 2
     assert len(set(raw["mirrored"]["sent"].values())) == 1
 
 
+@pytest.mark.slow
 def test_the_page_can_be_rendered_from_the_raw_results(docs):
     page = docs / "performance.md"
     before = page.read_text()

@@ -26,6 +26,7 @@ def measured(tmp_path_factory):
         pytest.skip(f"the file system has no O_DIRECT, or the kernel no io_uring: {e}")
 
 
+@pytest.mark.slow
 def test_every_setting_has_a_throughput_and_latencies(measured):
     assert len(measured) == 3
     for r in measured:
@@ -36,6 +37,7 @@ def test_every_setting_has_a_throughput_and_latencies(measured):
     assert measured[0]["table_bytes"] > 2 * measured[1]["table_bytes"]
 
 
+@pytest.mark.slow
 def test_results_are_a_table(measured, tmp_path):
     described = scoring_from_files.machine.describe("python -m benchmarks.x", packages=("numpy",))
     result = json.loads(json.dumps({"machine": described, "sizes": SIZES, "results": measured}))

@@ -10,6 +10,7 @@ pytest.importorskip("twml_ops.serving", reason="needs the extra `serve`")
 from benchmarks import served_freshness
 
 
+@pytest.mark.slow
 def test_examples_become_visible_in_both_ways(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(served_freshness, "BATCH", 4)  # few of the rows change
