@@ -72,13 +72,12 @@ ANY_TF_TESTS = tests/benchmarks tests/cuda tests/core/test_reuse_distance.py tes
 	tests/distribute/test_launch.py tests/peers tests/docs/test_commands.py tests/docs/test_docstrings.py \
 	tests/docs/test_manifests.py tests/docs/test_readme.py
 
-# TensorFlow 2.21 is tested with Keras 2 as well (TF_USE_LEGACY_KERAS=1). The TF_OPS_TESTS are left out there: their
-# results come from TensorFlow's ops and hardly from Keras, and they run with Keras 3 and on TensorFlow 2.15.
-LEGACY_KERAS_TESTS = tests/test_batch.py tests/layers tests/optimizers tests/metrics tests/examples tests/docs/test_guides.py
-TF_OPS_TESTS = $(addprefix tests/layers/test_,boosted_trees.py boundaries.py calibration.py category_statistics.py \
-	compiled.py discretizers.py dot_interaction.py field_interactions.py field_logarithms.py field_quantiles.py mdl_discretizer.py string_hash.py) \
-	$(addprefix tests/metrics/test_,ranking.py replicas.py segmented.py standard_error.py windowed.py) \
-	$(addprefix tests/optimizers/test_,fusion.py hogwild.py shampoo.py update_rules.py)
+# TensorFlow 2.21 is tested with Keras 2 as well (TF_USE_LEGACY_KERAS=1): what depends on the Keras version is tested on
+# every change. Everything that uses Keras is tested by `make test-slow`, as it runs with Keras 3 and on TensorFlow 2.15.
+LEGACY_KERAS_TESTS = $(addprefix tests/layers/test_,keras_forms.py save_tables.py saving.py serialization.py) \
+	$(addprefix tests/optimizers/test_,composite.py optimizer_config.py optimizers.py wrapped_options.py) \
+	tests/metrics/test_metrics.py tests/examples/test_tfrs.py tests/docs/test_guides.py
+ALL_LEGACY_KERAS_TESTS = tests/test_batch.py tests/layers tests/optimizers tests/metrics tests/examples tests/docs/test_guides.py
 
 # These tests, in which variables and ops have to be on the right device, run with the simulated GPU as well. On the
 # second TensorFlow those of them that Keras 2 on TensorFlow 2.21 runs without a GPU run with it only.
@@ -98,7 +97,7 @@ test-tf-%: .venv/tf-%/.built
 	.venv/tf-$*/bin/python -m pytest $(PYTEST_FLAGS) -p tests.gpu.plugin $(call marked_on,$*) $(call not_fake_gpu_on,$*) \
 		$(FAKE_GPU_TESTS)
 	if [ $* = 2.21 ]; then TF_USE_LEGACY_KERAS=1 .venv/tf-$*/bin/python -m pytest $(PYTEST_FLAGS) \
-		-m "not slow and not one_tf" -k "not python_block or tfrs" $(TF_OPS_TESTS:%=--ignore=%) $(LEGACY_KERAS_TESTS); fi
+		-m "not slow and not one_tf" -k "not python_block or tfrs" $(LEGACY_KERAS_TESTS); fi
 
 test-cc: .venv/tf-$(TF)/.built ## run the C++ tests
 	.venv/tf-$(TF)/bin/python native_build.py test
@@ -152,6 +151,8 @@ bench-gpu: .venv/gpu/.built ## measure on a machine with a GPU
 
 test-slow: $(TEST_TFS:%=.venv/tf-%/.built) ## run the tests that take minutes
 	for tf in $(TEST_TFS); do .venv/tf-$$tf/bin/python -m pytest $(PYTEST_FLAGS) -m slow || [ $$? = 5 ]; done
+	$(if $(filter 2.21,$(TEST_TFS)),TF_USE_LEGACY_KERAS=1 .venv/tf-2.21/bin/python -m pytest $(PYTEST_FLAGS) -m "not one_tf" \
+		-k "not python_block or tfrs" $(ALL_LEGACY_KERAS_TESTS))
 
 # The TensorFlow versions between the two of `make test`, with the op libraries of the wheel.
 .venv/smoke-%/.installed: requirements/pins.txt requirements/smoke.txt

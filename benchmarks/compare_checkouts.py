@@ -1,8 +1,9 @@
-"""Compares the speed of the kernels of this checkout with those of another one.
+"""Compares the speed of kernels, readers and the scorer of this checkout with another one.
 
-`python -m benchmarks.compare_checkouts OTHER` runs each contender of `twml_ops` in two processes,
-each with the package of one (built) checkout. Their turns are interleaved, so that the workload,
-the code of the contenders and the noise of the machine are the same for both.
+`python -m benchmarks.compare_checkouts OTHER` runs each contender of `twml_ops` in three processes:
+two with the package of the other (built) checkout and one with the package of this one. Their turns
+are interleaved, so that the workload, the code of the contenders and the noise of the machine are
+the same for all. The ratios of the two processes with the same package show the noise.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import Annotated
 import typer
 
 from benchmarks import timing
+from benchmarks.checkout_process import CALL, READ, SCORE
 from benchmarks.contender import EAGER, FORWARD, RULES, SLICES, TWML_OPS
 
 ROOT = Path(__file__).parents[1]
@@ -34,29 +36,37 @@ def main(
     rounds: Annotated[int, typer.Option(min=1, help="Turns of each process.")] = 11,
     quick: Annotated[bool, typer.Option(help="Tiny sizes, as a test.")] = False,
 ) -> None:
-    """Prints the median time of each kernel in both checkouts, and their ratio."""
-    print("| task | contender | ids | other, ms | this, ms | this ÷ other |")
-    print("| --- | --- | --- | ---: | ---: | ---: |")
-    ratios = []
-    with Child(other, quick) as before, Child(ROOT, quick) as now:
-        for ids, skew in SKEWS.items():
-            for task, contender in MEASURED:
-                old, new = compare(before, now, task, contender, skew, rounds)
-                ratios.append(new / old)
-                times = f"{old * 1e3:.3g} | {new * 1e3:.3g} | {ratios[-1]:.3f}"
-                print(f"| {task} | {contender} | {ids} | {times} |", flush=True)
-    print(f"\nMedian of the {len(ratios)} ratios: {statistics.median(ratios):.3f}")
+    """Prints the median time of each task in both checkouts, and their ratio."""
+    print("| task | contender | ids | other, ms | this, ms | this ÷ other | other ÷ other |")
+    print("| --- | --- | --- | ---: | ---: | ---: | ---: |")
+    tasks = [(task, way, ids) for ids in SKEWS for task, way in MEASURED]
+    tasks += [(task, "", "") for task in (READ, SCORE, CALL)]
+    found = []
+    with Child(other, quick) as old, Child(other, quick) as copy, Child(ROOT, quick) as new:
+        for task, way, ids in tasks:
+            before, again, now = compare([old, copy, new], task, way, SKEWS.get(ids, 0), rounds)
+            found.append((now / before, again / before))
+            times = f"{before * 1e3:.3g} | {now * 1e3:.3g}"
+            print(f"| {task} | {way} | {ids} | {times} | {found[-1][0]:.3f} | {found[-1][1]:.3f} |")
+            sys.stdout.flush()
+    for name, ratios in zip(
+        ("this ÷ other", "other ÷ other"), zip(*found, strict=True), strict=True
+    ):
+        print(
+            f"\n{name}: median {statistics.median(ratios):.3f} of {len(ratios)} ratios, "
+            f"{min(ratios):.3f} to {max(ratios):.3f}"
+        )
 
 
 def compare(
-    before: Child, now: Child, task: str, contender: str, skew: float, rounds: int
-) -> tuple[float, float]:
-    """Median seconds per call of one contender in the two processes, in interleaved turns."""
-    runs = {"before": before, "now": now}
-    for child in runs.values():
+    children: list[Child], task: str, contender: str, skew: float, rounds: int
+) -> list[float]:
+    """Median seconds per call of one contender in each process, in interleaved turns."""
+    for child in children:
         child.prepare(task, contender, skew)
-    times = timing.interleave({n: c.run for n, c in runs.items()}, range(8), rounds=rounds)
-    return times["before"].median, times["now"].median
+    runs = {str(i): child.run for i, child in enumerate(children)}
+    times = timing.interleave(runs, range(8), rounds=rounds)
+    return [times[name].median for name in runs]
 
 
 class Child:
