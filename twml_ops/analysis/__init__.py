@@ -20,7 +20,6 @@ Features are dictionaries of ragged tensors, as the sources of `twml_ops.data` r
 `twml_ops.data.Schema` has their names.
 """
 
-from twml_ops._deprecated import deprecated_aliases
 from twml_ops.analysis.explanation import (
     Explanation,
     FeatureSummary,
@@ -76,14 +75,3 @@ __all__ = [
     "take_sample",
     "weight_norms",
 ]
-
-__getattr__ = deprecated_aliases(
-    __name__,
-    {
-        "Entries": "FeatureGroup",
-        "Feature": "FeatureSummary",
-        "entries_of": "feature_groups",
-        "sample_of": "take_sample",
-        "sparse_ids_of": "frequent_sparse_ids",
-    },
-)

@@ -6,9 +6,6 @@ Keras model whose tables are sharded over parameter servers, `serve` runs such a
 peer, without a server.
 """
 
-from typing import TYPE_CHECKING
-
-from twml_ops._deprecated import deprecated_aliases
 from twml_ops.distribute.hybrid import (
     ChiefBuiltModel,
     Cluster,
@@ -38,15 +35,3 @@ __all__ = [
     "received_bytes",
     "serve",
 ]
-
-if not TYPE_CHECKING:
-    __getattr__ = deprecated_aliases(
-        __name__,
-        {
-            "BuiltOnce": "ChiefBuiltModel",
-            "exit_if_lost": "exit_on_cluster_error",
-            "follow": "iter_checkpoints",
-            "merged_sketch": "merge_replica_sketches",
-            "mirrored": "mirrored_strategy",
-        },
-    )

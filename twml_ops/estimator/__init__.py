@@ -21,7 +21,6 @@ if not hasattr(tf, "estimator"):
         "or install TensorFlow 2.15."
     )
 
-from twml_ops._deprecated import deprecated_aliases
 from twml_ops.estimator.checkpoint_hook import CheckpointHook
 from twml_ops.estimator.discretizers import discretizer_factory
 from twml_ops.estimator.metrics import metric_ops
@@ -41,5 +40,3 @@ __all__ = [
     "raw_receiver",
     "warm_start",
 ]
-
-__getattr__ = deprecated_aliases(__name__, {"adapted": "discretizer_factory"})

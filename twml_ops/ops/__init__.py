@@ -5,7 +5,6 @@ A call that raises has changed nothing. In the shapes, B is the number of rows o
 number of its entries, N the size of the id space and D the width of a table.
 """
 
-from twml_ops._deprecated import deprecated_aliases
 from twml_ops.ops.apply_rows import (
     apply_adagrad,
     apply_ftrl,
@@ -87,11 +86,3 @@ __all__ = [
     "weights_grad",
     "xla_compatible",
 ]
-
-__getattr__ = deprecated_aliases(
-    __name__,
-    {
-        "compilable": "xla_compatible",
-        "untouched_sparse_linear_gradient": "sparse_linear_gradient_inputs",
-    },
-)

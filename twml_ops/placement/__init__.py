@@ -6,9 +6,6 @@ together have. By default every replica has the whole table (`REPLICATED`). A cu
 derives from `Placement` and is selected with `placement_scope`.
 """
 
-from typing import TYPE_CHECKING
-
-from twml_ops._deprecated import deprecated_aliases
 from twml_ops.placement.base import (
     REPLICATED,
     AddWeight,
@@ -47,19 +44,3 @@ __all__ = [
     "received_bytes",
     "set_placement",
 ]
-
-if not TYPE_CHECKING:
-    __getattr__ = deprecated_aliases(
-        __name__,
-        {
-            "WHOLE": "REPLICATED",
-            "Add": "AddWeight",
-            "Entries": "CsrEntries",
-            "Sharded": "ShardedPlacement",
-            "among_replicas": "in_replica_group",
-            "in_force": "current_placement",
-            "of": "placement_of",
-            "put": "set_placement",
-            "using": "placement_scope",
-        },
-    )

@@ -5,9 +5,6 @@ finds the sharding axis and the number of servers with the most steps per second
 derived in docs/plan.md. `choose_tiers` divides memory among tables that do not all fit.
 """
 
-from typing import TYPE_CHECKING
-
-from twml_ops._deprecated import deprecated_aliases
 from twml_ops.planning.cpu_costs import CpuCosts, CpuTime, StepParts, fit_costs
 from twml_ops.planning.job import ClusterResources, Compute, Job, Table
 from twml_ops.planning.memory_tiers import TableDemand, TierChoice, choose_tiers
@@ -40,6 +37,3 @@ __all__ = [
     "recommend",
     "servers_needed",
 ]
-
-if not TYPE_CHECKING:
-    __getattr__ = deprecated_aliases(__name__, {"Cluster": "ClusterResources"})

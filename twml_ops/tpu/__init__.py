@@ -1,8 +1,5 @@
 """TPUs: compiling a training step without a TPU, and tables in TensorFlow's `TPUEmbedding`."""
 
-from typing import TYPE_CHECKING
-
-from twml_ops._deprecated import deprecated_aliases
 from twml_ops.tpu.check import CompileReport, TableMemory, check
 from twml_ops.tpu.chips import CHIPS, GPUS, Chip
 from twml_ops.tpu.compile_subprocess import Compiled
@@ -40,17 +37,3 @@ __all__ = [
     "training_step",
     "use_lookups",
 ]
-
-if not TYPE_CHECKING:
-    __getattr__ = deprecated_aliases(
-        __name__,
-        {
-            "Verdict": "CompileReport",
-            "embedding_for": "create_embedding",
-            "looked_up": "use_lookups",
-            "on_host": "map_on_host",
-            "tables_elsewhere": "external_tables",
-            "tables_from": "copy_tables_to_embedding",
-            "tables_to": "copy_tables_from_embedding",
-        },
-    )
