@@ -184,6 +184,7 @@ class NinjaFile:
     Attributes:
         log_folder: as above.
         units: the generated source files, and the source files that each of them includes.
+        links: the symbolic links beside the ninja file, and the folders that they point to.
     """
 
     def __init__(self, root: Path, log_folder: str = ".") -> None:
@@ -191,6 +192,7 @@ class NinjaFile:
         self.log_folder = log_folder
         self._outputs: set[str] = set()
         self.units: dict[str, list[Path]] = {}
+        self.links: dict[str, Path] = {}
         self._lines = [
             "ninja_required_version = 1.5",
             f"builddir = {log_folder}",
@@ -215,26 +217,33 @@ class NinjaFile:
         return output
 
     def compile_together(
-        self, sources: Sequence[Path], name: str, directory: str, flags: list[str]
-    ) -> str:
-        """Adds the compilation of source files as one, and returns its object file.
+        self, sources: Sequence[Path], name: str, directory: str, flags: list[str], units: int = 1
+    ) -> list[str]:
+        """Adds the compilation of source files in a few units, and returns their object files.
 
-        The headers of TensorFlow are then compiled once for all of them.
+        The headers of TensorFlow, which take 10 s, and of pybind11 are then compiled once a unit.
         """
-        unit = f"{directory}/{name}.cc"
-        output = f"{directory}/{name}.o"
-        self.units[unit] = list(sources)
-        self._statement(output, "compile", [unit], flags)
-        return output
+        objects = []
+        for i in range(units):
+            stem = f"{directory}/{name}{i + 1 if units > 1 else ''}"
+            self.units[f"{stem}.cc"] = list(sources[i::units])
+            self._statement(f"{stem}.o", "compile", [f"{stem}.cc"], flags)
+            objects.append(f"{stem}.o")
+        return objects
 
     def write(self, path: Path) -> None:
-        """Writes the ninja file, and the generated source files whose content has changed."""
+        """Writes the ninja file, and the generated files and links that have changed."""
         for unit, included in self.units.items():
             file = path.parent / unit
             text = "".join(f'#include "{s.relative_to(self._root)}"\n' for s in included)
             if not file.exists() or file.read_text() != text:
                 file.parent.mkdir(parents=True, exist_ok=True)
                 file.write_text(text)
+        for name, folder in self.links.items():
+            link = path.parent / name
+            if not link.is_symlink() or link.readlink() != folder:
+                link.unlink(missing_ok=True)
+                link.symlink_to(folder)
         path.write_text(self.text())
 
     def link(self, output: str, objects: list[str], flags: list[str]) -> None:
@@ -293,11 +302,14 @@ def plan(
     core = core_objects(ninja, root, checks)
     serving = serving_objects(ninja, root, checks)
 
-    include = [f"-isystem{pybind11.get_include()}", f"-isystem{sysconfig.get_paths()['include']}"]
+    headers = f"pybind11-{pybind11.__version__}"  # the same path for all environments that have it
+    ninja.links[headers] = Path(pybind11.get_include())
+    include = [f"-isystem{headers}", f"-isystem{sysconfig.get_paths()['include']}"]
     link_flags = ["-shared", *TARGETS["LINKOPTS"], *checks.flags]
     flags = [*TARGETS["COPTS"], f"-I{root}", *include, *checks.flags]
     tag = f"{checks.prefix}python{sys.version_info.major}.{sys.version_info.minor}"
-    bindings = [ninja.compile(s, tag, flags) for s in sources(root, "python", "BINDING_SOURCES")]
+    found_sources = sources(root, "python", "BINDING_SOURCES")
+    bindings = ninja.compile_together(found_sources, "bindings", tag, flags, units=4)
     libraries = [f"{checks.prefix}_core" + sysconfig.get_config_var("EXT_SUFFIX")]
     ninja.link(libraries[0], [*bindings, *serving, *core], link_flags)
     libraries.append(f"{checks.prefix}libtwml_ops_scorer.so")
@@ -311,11 +323,10 @@ def plan(
             flags += TENSORFLOW_SANITIZER_FLAGS
         directory = f"{checks.prefix}{tensorflow.tag}"
         ops = ninja.compile_together(sources(root, "cc/tf", "OP_SOURCES"), "ops", directory, flags)
-        kernels = [
-            ninja.compile(s, directory, flags) for s in sources(root, "cc/tf", "KERNEL_SOURCES")
-        ]
+        kernel_sources = sources(root, "cc/tf", "KERNEL_SOURCES")
+        kernels = ninja.compile_together(kernel_sources, "kernels", directory, flags, units=4)
         libraries.append(f"{checks.prefix}_twml_ops.{tensorflow.tag}.so")
-        ninja.link(libraries[-1], [ops, *kernels, *core], [*link_flags, *tensorflow.link_flags])
+        ninja.link(libraries[-1], [*ops, *kernels, *core], [*link_flags, *tensorflow.link_flags])
     return ninja, libraries
 
 

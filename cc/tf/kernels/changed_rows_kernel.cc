@@ -16,7 +16,7 @@ namespace {
 
 // Records by the address of their variable. One whose variable no longer exists is dropped when its
 // address is used again, or when another record is added.
-class Registry {
+class TableChangesRegistry {
  public:
   std::shared_ptr<TableChanges> Find(tensorflow::Var* var) {
     if (size_.load(std::memory_order_relaxed) == 0) return nullptr;
@@ -57,8 +57,9 @@ class Registry {
   std::unordered_map<tensorflow::Var*, Record> records_;
 };
 
-Registry& GetRegistry() {
-  static auto* const registry = new Registry;  // never destroyed: kernels may outlive this file
+TableChangesRegistry& GetTableChanges() {
+  static auto* const registry =
+      new TableChangesRegistry;  // never destroyed: kernels may outlive this file
   return *registry;
 }
 
@@ -311,13 +312,15 @@ void TableChanges::Watch(tensorflow::Var* var, Known* known) {
 }
 
 std::shared_ptr<TableChanges> FindTableChanges(tensorflow::Var* var) {
-  return GetRegistry().Find(var);
+  return GetTableChanges().Find(var);
 }
 
 std::shared_ptr<TableChanges> FindOrAddTableChanges(tensorflow::Var* var, int64_t num_rows) {
-  return GetRegistry().FindOrAdd(var, num_rows);
+  return GetTableChanges().FindOrAdd(var, num_rows);
 }
 
-void RemoveConsumer(tensorflow::Var* var, int64_t consumer) { GetRegistry().Remove(var, consumer); }
+void RemoveConsumer(tensorflow::Var* var, int64_t consumer) {
+  GetTableChanges().Remove(var, consumer);
+}
 
 }  // namespace twml

@@ -160,7 +160,7 @@ absl::Status ReadGroups(OpKernelContext* ctx, const Tensor& tensor, int64_t inpu
 }
 
 // Reads the number of rows of a table, an input in host memory.
-absl::Status ReadInputDim(const Tensor& input, int64_t* input_dim) {
+absl::Status InputDimOf(const Tensor& input, int64_t* input_dim) {
   TF_RETURN_IF_ERROR(ToAbslStatus(CheckRank(input, 0, "input_dim")));
   *input_dim = input.scalar<int64_t>()();
   if (*input_dim >= 0) return absl::OkStatus();
@@ -210,7 +210,7 @@ class CudaWeightsGradOp : public CudaGroupSumsOp<Id> {
     const Tensor& grad = ctx->input(3);
     TF_RETURN_IF_ERROR(ToAbslStatus(CheckRank(grad, 2, "grad")));
     int64_t input_dim;
-    TF_RETURN_IF_ERROR(ReadInputDim(ctx->input(4), &input_dim));
+    TF_RETURN_IF_ERROR(InputDimOf(ctx->input(4), &input_dim));
     const int64_t dim = grad.dim_size(1);
     TF_RETURN_IF_ERROR(CheckShape(grad, "grad", batch.num_rows, dim));
     scope->table = absl::StrCat("a table of shape [", input_dim, ", ", dim, "]");
@@ -282,7 +282,7 @@ class CudaGroupBatchOp : public CudaKernel {
     TF_RETURN_IF_ERROR(BatchOf(ctx->input(0), ctx->input(1), ctx->input(2), binary_, &batch));
     if (ctx->num_inputs() != 4) return GroupsOfIdsError();
     CudaGroups memory;
-    TF_RETURN_IF_ERROR(ReadInputDim(ctx->input(3), &memory.input_dim));
+    TF_RETURN_IF_ERROR(InputDimOf(ctx->input(3), &memory.input_dim));
     scope->table = absl::StrCat("a table of ", memory.input_dim, " rows");
     TF_RETURN_IF_ERROR(memory.Allocate(ctx, batch));
     const TwmlCudaGroups groups = memory.Get();

@@ -4,11 +4,6 @@
 namespace twml {
 namespace {
 
-template <class T>
-Matrix<const T> MatrixOf(const Tensor& t) {
-  return {t.flat<T>().data(), t.dim_size(0), t.dim_size(1)};
-}
-
 class GatherDotOp : public Kernel {
  public:
   using Kernel::Kernel;
@@ -21,8 +16,8 @@ class GatherDotOp : public Kernel {
     TF_RETURN_IF_ERROR(ToAbslStatus(CheckRank(vectors, 2, "vectors")));
     Tensor* products;
     TF_RETURN_IF_ERROR(ctx->allocate_output(0, positions.shape(), &products));
-    return ToAbslStatus(GatherDot(MatrixOf<float>(table), MatrixOf<int64_t>(positions),
-                                  MatrixOf<float>(vectors), IntraOp(ctx),
+    return ToAbslStatus(GatherDot(MatrixIn<float>(table), MatrixIn<int64_t>(positions),
+                                  MatrixIn<float>(vectors), IntraOp(ctx),
                                   products->flat<float>().data()));
   }
 };

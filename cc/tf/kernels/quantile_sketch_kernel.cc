@@ -47,9 +47,9 @@ class SketchOp : public Kernel {
   virtual absl::Status RunOnSketch(OpKernelContext* ctx, QuantileSketch* sketch) = 0;
 };
 
-class UpdateOp : public SketchOp {
+class SketchUpdateOp : public SketchOp {
  public:
-  explicit UpdateOp(OpKernelConstruction* ctx) : SketchOp(ctx) {
+  explicit SketchUpdateOp(OpKernelConstruction* ctx) : SketchOp(ctx) {
     OP_REQUIRES_OK(ctx, ctx->GetAttr("has_weights", &has_weights_));
   }
 
@@ -102,7 +102,7 @@ class QuantilesOp : public SketchOp {
   }
 };
 
-REGISTER_KERNEL_BUILDER(Name("Twml>QuantileSketchUpdate").Device(DEVICE_CPU), UpdateOp);
+REGISTER_KERNEL_BUILDER(Name("Twml>QuantileSketchUpdate").Device(DEVICE_CPU), SketchUpdateOp);
 REGISTER_KERNEL_BUILDER(Name("Twml>QuantileSketchMerge").Device(DEVICE_CPU), MergeOp);
 REGISTER_KERNEL_BUILDER(Name("Twml>QuantileSketchQuantiles").Device(DEVICE_CPU), QuantilesOp);
 

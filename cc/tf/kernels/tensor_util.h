@@ -5,6 +5,7 @@
 #include "cc/core/csr.h"
 #include "cc/core/parallel.h"
 #include "cc/core/span.h"
+#include "cc/core/sparse_linear.h"
 #include "cc/core/status.h"
 #include "cc/tf/kernels/allocate.h"
 #include "cc/tf/kernels/intra_op.h"
@@ -30,6 +31,11 @@ Span<const T> SpanOf(const Tensor& t) {
 template <class T>
 Span<T> MutableSpanOf(Tensor* t) {
   return {t->flat<T>().data(), t->NumElements()};
+}
+
+template <class T>
+Matrix<const T> MatrixIn(const Tensor& t) {
+  return {t.flat<T>().data(), t.dim_size(0), t.dim_size(1)};
 }
 
 inline absl::Status ToAbslStatus(const Status& s) {

@@ -14,7 +14,7 @@ using tensorflow::core::RefCountPtr;
 using tensorflow::core::WeakPtr;
 
 // The rows of this process's variables, by the address of the variable.
-class Registry {
+class TieredTables {
  public:
   void Add(tensorflow::Var* var, TieredTable* table) {
     std::lock_guard<std::mutex> lock(mu_);
@@ -41,8 +41,8 @@ class Registry {
   std::unordered_map<tensorflow::Var*, WeakPtr<TieredTable>> tables_;
 };
 
-Registry& GetRegistry() {
-  static auto* const registry = new Registry;  // never destroyed: kernels may outlive this file
+TieredTables& GetTieredTables() {
+  static auto* const registry = new TieredTables;  // never destroyed: kernels may outlive this file
   return *registry;
 }
 
@@ -366,10 +366,10 @@ TWML_REGISTER(int64_t)
 
 TieredTable::TieredTable(tensorflow::Var* table, std::unique_ptr<TieredRows> rows)
     : rows_(std::move(rows)), table_(table), address_(table) {
-  GetRegistry().Add(table, this);
+  GetTieredTables().Add(table, this);
 }
 
-TieredTable::~TieredTable() { GetRegistry().Remove(address_); }
+TieredTable::~TieredTable() { GetTieredTables().Remove(address_); }
 
 std::vector<TieredTable::Var> TieredTable::Variables() const {
   std::vector<Var> variables;
@@ -385,7 +385,9 @@ void TieredTable::SetSlots(std::vector<Var> slots) {
   slots_ = std::move(slots);
 }
 
-RefCountPtr<TieredTable> FindTieredTable(tensorflow::Var* var) { return GetRegistry().Find(var); }
+RefCountPtr<TieredTable> FindTieredTable(tensorflow::Var* var) {
+  return GetTieredTables().Find(var);
+}
 
 absl::Status LockedTieredTable::Lock(OpKernelContext* ctx, RefCountPtr<TieredTable> table) {
   table_ = std::move(table);

@@ -4,11 +4,6 @@
 namespace twml {
 namespace {
 
-template <class T>
-Matrix<const T> MatrixOf(const Tensor& t) {
-  return {t.flat<T>().data(), t.dim_size(0), t.dim_size(1)};
-}
-
 class TreeSumsOp : public Kernel {
  public:
   explicit TreeSumsOp(OpKernelConstruction* ctx) : Kernel(ctx) {
@@ -25,8 +20,8 @@ class TreeSumsOp : public Kernel {
     const TreeNodes nodes = {SpanOf<int32_t>(ctx->input(2)), SpanOf<float>(ctx->input(3)),
                              SpanOf<uint8_t>(ctx->input(4)), SpanOf<int32_t>(ctx->input(5)),
                              SpanOf<float>(ctx->input(6))};
-    return ToAbslStatus(TreeSums(MatrixOf<float>(x), SpanOf<int64_t>(ctx->input(1)), nodes,
-                                 MatrixOf<int32_t>(roots), max_depth_, IntraOpWithDenormals(ctx),
+    return ToAbslStatus(TreeSums(MatrixIn<float>(x), SpanOf<int64_t>(ctx->input(1)), nodes,
+                                 MatrixIn<int32_t>(roots), max_depth_, IntraOpWithDenormals(ctx),
                                  sums->flat<float>().data()));
   }
 
