@@ -94,6 +94,8 @@ def test_a_further_fold_can_be_left_out(kind):
         got = layer((probe[0], probe[1]), training=True, without=fold)
         want = reference(kind, probe, seen, True, crosses=CROSSES, layer=layer, without=fold)
         np.testing.assert_allclose(got, want, rtol=2e-5, atol=2e-5)
+        again = layer.of_found(layer.find(probe[0]), probe[1], fold)
+        np.testing.assert_array_equal(again, got)
         own = folds_of(layer, probe[1]) == fold
         plain = layer((probe[0], probe[1]), training=True).numpy()
         np.testing.assert_array_equal(got.numpy()[own], plain[own])

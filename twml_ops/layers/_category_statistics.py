@@ -159,6 +159,35 @@ class CategoryStatistics(ResizableState, tf.keras.layers.Layer):
             used = tf.where(tf.cast(training, tf.bool), self._folds_used(inputs[1], without), used)
         return self._statistics(ops.find_keys(known, keys), used, totals)
 
+    def find(self, ids: Any) -> tf.Tensor:
+        """Where categories and crosses are in the state, for `of_found`.
+
+        Args:
+            ids: int64 [B, F].
+
+        Returns:
+            int64 [B, F + crosses]; layers with equal categories find them at equal places.
+        """
+        keys = category_keys(tf.convert_to_tensor(ids, tf.int64), self.crosses, hash_keys, tf.stack)
+        return ops.find_keys(self._keys.read_value(), keys)
+
+    def of_found(self, found: Any, row_keys: Any, without: int) -> tf.Tensor:
+        """What `call` returns in training, for categories that are looked up once for all folds.
+
+        Args:
+            found: int64 [B, F + crosses], as `find` returns.
+            row_keys: integers [B].
+            without: a fold that the statistics leave out beside that of the row.
+
+        Returns:
+            float32 [B, F + crosses].
+        """
+        self._check_left_out(without, True)
+        rows = tf.convert_to_tensor(found, tf.int64)
+        return self._statistics(
+            rows, self._folds_used(row_keys, without), self._totals.read_value()
+        )
+
     def _check_left_out(self, without: int, may_train: bool) -> None:
         if self.time_boundaries is not None:
             raise ValueError("without must be None with time_boundaries, which make no folds")

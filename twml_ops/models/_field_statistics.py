@@ -57,17 +57,22 @@ class StatisticsColumns:
         """Number of columns of all outputs together."""
         return sum(layer.output_dim for layer, _ in self._layers)
 
-    def without(self, ids: Array, row_keys: Array, fold: int) -> Array:
+    def find(self, ids: Any) -> Array:
+        """Where categories and crosses are in the layers, int32 [B, any], of ids [B, F]."""
+        # All layers have counted the same rows, so that their categories are the same.
+        return np.asarray(self._layers[-1][0].find(ids)).astype(np.int32)
+
+    def without(self, found: Array, row_keys: Array, fold: int) -> Array:
         """The outputs side by side, float32 [B, width], of rows outside a fold and the row's own.
 
         Args:
-            ids: int64 [B, F].
+            found: as `find` returns.
             row_keys: int64 [B].
             fold: which is left out.
         """
+        rows = found.astype(np.int64)
         parts = [
-            scale(layer((ids, row_keys), training=True, without=fold)).numpy()
-            for layer, scale in self._layers
+            scale(layer.of_found(rows, row_keys, fold)).numpy() for layer, scale in self._layers
         ]
         return np.concatenate(parts, axis=1).astype(np.float32)
 

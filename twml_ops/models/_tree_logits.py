@@ -35,12 +35,12 @@ class TreeStatistics(NamedTuple):
         """The inputs of the trees as the ensemble of a fold may know them: without its labels.
 
         Args:
-            inputs: the columns without statistics, whether numbers are there, ids and row keys; see
-                `_examples`.
+            inputs: the columns without statistics, whether numbers are there, where categories are
+                in the statistics, and row keys; see `_examples`.
             fold: fold of the ensemble.
         """
-        others, *present, ids, row_keys = inputs
-        found = self.columns.without(ids, row_keys, fold)
+        others, *present, places, row_keys = inputs
+        found = self.columns.without(places, row_keys, fold)
         x = [others[:, : self.first], found, others[:, self.first :]]
         return [np.concatenate(x, axis=1), *present]
 
@@ -106,7 +106,7 @@ def _examples(
     label: str | None,
     statistics: TreeStatistics | None,
 ) -> Iterator[tuple[Any, ...]]:
-    """Batches for `BoostedTrees.adapt`, with ids in the place of statistics."""
+    """Batches for `BoostedTrees.adapt`, with the places of categories instead of statistics."""
     call = tf.function(lambda features: extract(features, training=False), autograph=False)
     names = list(extract.input)
     for features, labels, *weights in dataset:
@@ -119,6 +119,6 @@ def _examples(
         if statistics is not None:
             x = columns[0].numpy()
             columns[0] = np.delete(x, slice(statistics.first, statistics.stop), axis=1)
-            columns.append(features["categorical"])
+            columns.append(statistics.columns.find(features["categorical"]))
         y = labels if label is None else labels[label]
         yield [*columns, features[ROW_KEYS]], y, *weights
