@@ -146,7 +146,7 @@ def test_on_noise_out_of_fold_logits_of_statistics_do_not_follow_the_labels():
             logits[folds == fold] -= logits[folds == fold].mean()
         residuals = labels - labels.mean()
         scores.append(logits @ residuals / np.sqrt(logits @ logits * residuals.var()))
-    # Each has the standard deviation 1 if there is no leak; one gives the sum a mean of 12.
+    # Each has the standard deviation 1 if there is no leak. Without `without` the sum is 13.
     assert abs(np.sum(scores)) < 3 * np.sqrt(len(scores))
 
 
