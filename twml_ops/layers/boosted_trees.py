@@ -151,7 +151,8 @@ class BoostedTrees(ResizableState, tf.keras.layers.Layer):
                 `(inputs, labels, weights)`, where inputs are those of the layer with row keys, and
                 labels in [0, 1] and weights have the shape [B] or [B, 1].
             max_examples: the trees are made of at most so many examples. Of more, a sample is taken
-                by a hash of the row keys. Memory: 4 · C + 40 bytes an example.
+                by a hash of the row keys. Memory: 4 · C + 40 bytes an example, with `columns` the
+                bytes of the inputs + 24.
             columns: None, or `(inputs, fold)` → the inputs of the layer without row keys, as the
                 ensemble of `fold` may know them: no label of the fold may be in them. `inputs` are
                 the arrays of `data` of some examples, of this fold and of others, the row keys
