@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 from twml_ops import core
-from twml_ops.layers import BoostedTrees, _tree_arrays
+from twml_ops.layers import BoostedTrees, CountStatistics, TargetStatistics, _tree_arrays
 from twml_ops.layers._category_counts import fold_of
 
 lightgbm = pytest.importorskip("lightgbm")
@@ -46,8 +46,30 @@ def log_loss(logits, labels):
     return np.mean(np.logaddexp(0, logits) - labels * logits)
 
 
-def folds_of(keys):
-    return fold_of(keys, FOLDS, None, core.hash_ids, np.searchsorted)
+def folds_of(keys, num_folds=FOLDS):
+    return fold_of(keys, num_folds, None, core.hash_ids, np.searchsorted)
+
+
+def skewed_categories(seed, rows):
+    """ids [rows, 2], row keys, and labels that do not depend on the ids."""
+    rng = np.random.default_rng(seed)
+    ids = np.stack([np.minimum(rng.zipf(1.3, rows), 300) for _ in range(2)], axis=1)
+    return ids, rng.integers(0, 1 << 60, rows), (rng.random(rows) < 0.2).astype(np.float64)
+
+
+def out_of_fold_logits(ids, keys, labels, **options):
+    """Logits [N] in training of trees of statistics of the categories."""
+    statistics = [TargetStatistics(2), CountStatistics(2)]
+    for layer in statistics:
+        layer.adapt([((ids, keys), labels)])
+
+    def columns(inputs, fold=None):
+        x = [layer(tuple(inputs), training=True, without=fold) for layer in statistics]
+        return np.concatenate(x, axis=1)
+
+    trees = BoostedTrees(4, **options)
+    trees.adapt([([ids, keys], labels)], columns=columns)
+    return trees([columns([ids, keys]), keys], training=True).numpy()[:, 0]
 
 
 def test_logits_are_those_of_lightgbm_trained_on_the_other_folds(adapted):
@@ -98,6 +120,53 @@ def test_no_row_has_a_logit_of_trees_that_have_seen_its_label(adapted):
     assert number > 0
     whole = other([x, present]).numpy()
     assert (whole != adapted([x, present]).numpy()).mean() > 0.9
+
+
+def test_with_statistics_no_label_of_a_fold_is_in_its_logits_in_training():
+    ids, keys, labels = skewed_categories(0, 2000)
+    options = {"max_trees": 1, "min_examples": 20}  # labels decide on the number of trees
+    before = out_of_fold_logits(ids, keys, labels, **options)
+    folds = folds_of(keys, 5)
+    for row in (3, 700, 1500):
+        flipped = labels.copy()
+        flipped[row] = 1 - labels[row]
+        after = out_of_fold_logits(ids, keys, flipped, **options)
+        own = folds == folds[row]
+        np.testing.assert_array_equal(after[own], before[own])
+        assert (after[~own] != before[~own]).any()
+
+
+def test_on_noise_out_of_fold_logits_of_statistics_do_not_follow_the_labels():
+    scores = []
+    for seed in range(4):
+        ids, keys, labels = skewed_categories(seed, 8000)
+        logits = out_of_fold_logits(ids, keys, labels, max_trees=1).astype(np.float64)
+        folds = folds_of(keys, 5)
+        for fold in range(5):  # the constants of the folds differ, too
+            logits[folds == fold] -= logits[folds == fold].mean()
+        residuals = labels - labels.mean()
+        scores.append(logits @ residuals / np.sqrt(logits @ logits * residuals.var()))
+    # Each has the standard deviation 1 if there is no leak. Without `without` the sum is 13.
+    assert abs(np.sum(scores)) < 3 * np.sqrt(len(scores))
+
+
+def test_columns_are_computed_for_the_rows_of_each_fold_and_of_its_ensemble():
+    x, present, keys, labels = data(600)
+    plain, chunked = make(), make()
+    plain.adapt(batches(x, present, keys, labels))
+
+    def columns(inputs, fold):
+        numbers, there, row_keys, row = inputs[0], inputs[1], inputs[-1], inputs[2]
+        np.testing.assert_array_equal(keys[row], row_keys)
+        own = folds_of(row_keys) == fold
+        assert own.all() or not own.any()
+        return [numbers, there]
+
+    chunked.adapt([([x, present, np.arange(600), keys], labels)], columns=columns)
+    for a, b in zip(plain.state_variables, chunked.state_variables, strict=True):
+        np.testing.assert_array_equal(a, b)
+    with pytest.raises(ValueError, match=r"x must have the shape \[B, 5\]"):
+        make().adapt([([x, keys], labels)], columns=lambda inputs, fold: inputs[0][:, :4])
 
 
 def test_the_order_of_the_data_does_not_matter(adapted):

@@ -39,17 +39,18 @@ def folds_of(layer, rows):
     return fold_of(rows, layer.num_folds, layer.time_boundaries, core.hash_ids, np.searchsorted)
 
 
-def reference(kind, probe, seen, training, *, crosses=(), layer=None, prior_weight=20.0):
+def reference(kind, probe, seen, training, *, crosses=(), layer=None, without=None):
     """Both statistics by loops over rows in float64."""
     ids, rows, labels, weights = seen
     keys = [*((f,) for f in range(3)), *map(tuple, crosses)]
     folds, probe_folds = folds_of(layer, rows), folds_of(layer, probe[1])
-    result = np.zeros((len(probe[0]), len(keys)))
+    result, prior_weight = np.zeros((len(probe[0]), len(keys))), 20.0
     for b, row in enumerate(probe[0]):
         used = np.ones(len(ids), bool)
         if training:
             before = layer.time_boundaries is not None
             used = folds < probe_folds[b] if before else folds != probe_folds[b]
+        used &= folds != (-1 if without is None else without)
         seen_weight, total = weights[used].sum(), weights.sum()
         scale = total / seen_weight if seen_weight else 0.0
         guess = 0.5
@@ -82,6 +83,23 @@ def test_equals_a_loop_over_rows(kind, weighted, training, time_boundaries):
     want = reference(kind, probe, seen, training, crosses=CROSSES, layer=layer)
     assert got.shape == (50, layer.output_dim) == (50, 5)
     np.testing.assert_allclose(got, want, rtol=2e-5, atol=2e-5)
+
+
+@both
+def test_a_further_fold_can_be_left_out(kind):
+    layer, seen = kind(3, crosses=CROSSES), examples(weighted=True)
+    layer.adapt([((seen[0], seen[1]), *seen[2:])])
+    probe = [column[:40] for column in seen]
+    for fold in (0, 4):
+        got = layer((probe[0], probe[1]), training=True, without=fold)
+        want = reference(kind, probe, seen, True, crosses=CROSSES, layer=layer, without=fold)
+        np.testing.assert_allclose(got, want, rtol=2e-5, atol=2e-5)
+        again = layer.of_found(layer.find(probe[0]), probe[1], fold)
+        np.testing.assert_array_equal(again, got)
+        own = folds_of(layer, probe[1]) == fold
+        plain = layer((probe[0], probe[1]), training=True).numpy()
+        np.testing.assert_array_equal(got.numpy()[own], plain[own])
+        assert (got.numpy()[~own] != plain[~own]).any()
 
 
 @pytest.mark.parametrize("time_boundaries", [None, [50, 120]])
@@ -259,6 +277,15 @@ def test_bad_calls_are_refused(kind):
         layer(np.zeros((1, 2), np.int64))
     with pytest.raises(ValueError, match=r"must be a pair \(ids, row_keys\) in training"):
         layer(np.zeros((1, 3), np.int64), training=True)
+    pair = (np.zeros((1, 3), np.int64), np.zeros(1, np.int64))
+    for bad in (-1, 5):
+        with pytest.raises(ValueError, match=rf"without must be a fold in \[0, 5\), got {bad}"):
+            layer(pair, training=True, without=bad)
+    with pytest.raises(ValueError, match="without needs training"):
+        layer(pair, without=1)
+    ordered = adapted(kind, time_boundaries=[9])
+    with pytest.raises(ValueError, match="without must be None with time_boundaries"):
+        ordered(pair, training=True, without=1)
 
 
 @pytest.mark.parametrize(

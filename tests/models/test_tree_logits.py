@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from twml_ops import _keras, core, export, models
+from twml_ops import _keras, core, export, models, ops
 from twml_ops.data import Schema
 from twml_ops.layers import BoostedTrees
+from twml_ops.layers._category_counts import fold_of
 
 pytest.importorskip("lightgbm")
 
@@ -66,6 +67,66 @@ def test_inference_has_the_mean_of_the_logits_and_training_that_of_the_net(model
             x = tf.keras.Model(model.inputs, trees.output)(inputs).numpy()
             np.testing.assert_allclose(got, (alone + x) / 2, atol=1e-4)
             assert np.ptp(x) > 1
+
+
+def test_no_label_of_a_fold_is_in_the_trees_of_its_ensemble():
+    features, dataset = examples()
+    labels = np.concatenate([y for _, y in dataset])
+    folds = fold_of(features["row_keys"], 5, None, core.hash_ids, np.searchsorted)
+    changed = labels.copy()
+    for label in (0, 1):  # the base rate, which all columns are relative to, stays
+        changed[np.flatnonzero((folds == 2) & (labels[:, 0] == label))[:20]] = 1 - label
+    found = []
+    for y in (labels, changed):
+        tf.keras.utils.set_random_seed(0)
+        batches = tf.data.Dataset.from_tensor_slices((features, y)).batch(500)
+        (trees,) = trees_of(models.dcn(SCHEMA, batches, **OPTIONS))
+        found.append(dict(zip(trees.state_names, trees.state_variables, strict=True)))
+    x = np.random.default_rng(1).normal(size=(2000, trees.num_inputs)).astype(np.float32)
+
+    def logits_of(nodes, fold, number):
+        first = {**nodes, "roots": nodes["roots"][:, :number]}
+        return ops.tree_sums(
+            x, tf.fill([len(x)], tf.constant(fold, tf.int64)), **first, max_depth=8
+        )
+
+    for fold, same in ((2, True), (3, False)):
+        # The labels of a fold decide on the number of its trees only.
+        number = min(np.count_nonzero(nodes["roots"][fold]) for nodes in found)
+        before, after = (logits_of(nodes, fold, number).numpy() for nodes in found)
+        assert number > 5
+        assert np.array_equal(before, after) == same
+
+
+def test_an_ensemble_has_the_columns_of_the_model_for_the_rows_of_its_fold(monkeypatch):
+    schema = Schema(("a", "b"), ("c",), 7, "x")
+    features, dataset = examples(sparse=True)
+    known, adapt = {}, BoostedTrees.adapt
+
+    def recorded(trees, data, columns):
+        def record(inputs, fold):
+            x, present = columns(inputs, fold)
+            x[:, :2][~present] = np.nan
+            known.setdefault(fold, []).append((inputs[-1], x))
+            return columns(inputs, fold)
+
+        adapt(trees, data, columns=record)
+
+    monkeypatch.setattr(BoostedTrees, "adapt", recorded)
+    model = models.dcn(schema, dataset, **OPTIONS)
+    inputs = {i.name.split(":")[0]: i for i in model.inputs}
+    x = tf.keras.Model(inputs, model.get_layer("tree_input").output)
+    (batch, _) = next(iter(dataset.unbatch().batch(ROWS)))
+    want = x({name: batch[name] for name in inputs}, training=True).numpy()
+    want[:, :2][~features["continuous_present"]] = np.nan
+    folds = fold_of(features["row_keys"], 5, None, core.hash_ids, np.searchsorted)
+    for fold in range(5):
+        got = {frozenset(np.unique(folds[keys])): (keys, x) for keys, x in known[fold]}
+        keys, columns = got[frozenset([fold])]  # the row keys are the numbers of the rows
+        np.testing.assert_allclose(columns, want[keys], rtol=1e-6)
+        keys, columns = got[frozenset({0, 1, 2, 3, 4} - {fold})]
+        np.testing.assert_allclose(np.delete(columns, [2, 3], 1), np.delete(want[keys], [2, 3], 1))
+        assert (columns[:, 2:4] != want[keys, 2:4]).any()
 
 
 def test_the_trees_are_not_trained_with_the_net():

@@ -118,7 +118,7 @@ class CategoryStatistics(ResizableState, tf.keras.layers.Layer):
         for name, variable in zip(self.state_names, self.state_variables, strict=True):
             variable.assign(tf.cast(state[name], variable.dtype))
 
-    def call(self, inputs: Any, training: Any = None) -> tf.Tensor:
+    def call(self, inputs: Any, training: Any = None, without: int | None = None) -> tf.Tensor:
         """Replaces categories by their statistics.
 
         Args:
@@ -126,12 +126,16 @@ class CategoryStatistics(ResizableState, tf.keras.layers.Layer):
                 needs the pair; otherwise the row keys are ignored.
             training: if true, each row is given the statistics of the other folds, or with
                 `time_boundaries` those of earlier blocks, so that its own label is not among them.
+            without: a fold that the statistics leave out as well, in training, for a model that
+                predicts the rows of this fold; see `BoostedTrees.adapt`. Not with
+                `time_boundaries`.
 
         Returns:
             float32 [B, F + crosses].
 
         Raises:
-            ValueError: another shape, no row keys in training, or the layer was not adapted.
+            ValueError: another shape, no row keys in training, a fold that there is not or that
+                cannot be left out, or the layer was not adapted.
         """
         pair = isinstance(inputs, (tuple, list))
         ids = tf.cast(tf.convert_to_tensor(inputs[0] if pair else inputs), tf.int64)
@@ -143,6 +147,8 @@ class CategoryStatistics(ResizableState, tf.keras.layers.Layer):
         may_train = training is not None and training is not False
         if may_train and not pair:
             raise ValueError("inputs must be a pair (ids, row_keys) in training, got ids alone")
+        if without is not None:
+            self._check_left_out(without, may_train)
         totals = self._totals.read_value()
         # The hashes do not depend on the check, so layers that compute the same ones share them.
         keys = category_keys(ids, self.crosses, hash_keys, tf.stack)
@@ -150,15 +156,54 @@ class CategoryStatistics(ResizableState, tf.keras.layers.Layer):
             known = self._keys.read_value()
         used = tf.ones([1, self.num_folds])
         if may_train:
-            used = tf.where(tf.cast(training, tf.bool), self._folds_used(inputs[1]), used)
+            used = tf.where(tf.cast(training, tf.bool), self._folds_used(inputs[1], without), used)
         return self._statistics(ops.find_keys(known, keys), used, totals)
 
-    def _folds_used(self, row_keys: Any) -> tf.Tensor:
+    def find(self, ids: Any) -> tf.Tensor:
+        """Where categories and crosses are in the state, for `of_found`.
+
+        Args:
+            ids: int64 [B, F].
+
+        Returns:
+            int64 [B, F + crosses]; layers with equal categories find them at equal places.
+        """
+        keys = category_keys(tf.convert_to_tensor(ids, tf.int64), self.crosses, hash_keys, tf.stack)
+        return ops.find_keys(self._keys.read_value(), keys)
+
+    def of_found(self, found: Any, row_keys: Any, without: int) -> tf.Tensor:
+        """What `call` returns in training, for categories that are looked up once for all folds.
+
+        Args:
+            found: int64 [B, F + crosses], as `find` returns.
+            row_keys: integers [B].
+            without: a fold that the statistics leave out beside that of the row.
+
+        Returns:
+            float32 [B, F + crosses].
+        """
+        self._check_left_out(without, True)
+        rows = tf.convert_to_tensor(found, tf.int64)
+        return self._statistics(
+            rows, self._folds_used(row_keys, without), self._totals.read_value()
+        )
+
+    def _check_left_out(self, without: int, may_train: bool) -> None:
+        if self.time_boundaries is not None:
+            raise ValueError("without must be None with time_boundaries, which make no folds")
+        if not may_train:
+            raise ValueError("without needs training, in which folds are left out")
+        if not 0 <= without < self.num_folds:
+            raise ValueError(f"without must be a fold in [0, {self.num_folds}), got {without}")
+
+    def _folds_used(self, row_keys: Any, without: int | None) -> tf.Tensor:
         """float32 [B, K]: 1 for the folds whose statistics a row may see in training."""
         row_keys = tf.reshape(tf.cast(tf.convert_to_tensor(row_keys), tf.int64), [-1])
         own = fold_of(row_keys, self.num_folds, self.time_boundaries, hash_keys, tf.searchsorted)
         folds, own = tf.range(self.num_folds), tf.cast(own, tf.int32)[:, tf.newaxis]
         used = folds != own if self.time_boundaries is None else folds < own
+        if without is not None:
+            used &= folds != without
         return tf.cast(used, tf.float32)
 
     def _sum(self, state: tf.Variable, rows: tf.Tensor, used: tf.Tensor) -> tf.Tensor:

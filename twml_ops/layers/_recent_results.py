@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any, Generic, TypeVar
 
@@ -15,6 +16,8 @@ Result = TypeVar("Result")
 class RecentResults(Generic[Result]):
     """The last few results, because the trials of a search compute the same ones.
 
+    Several threads may use it.
+
     Args:
         size: number of results that are kept.
     """
@@ -22,6 +25,7 @@ class RecentResults(Generic[Result]):
     def __init__(self, size: int = 4) -> None:
         self._size = size
         self._found: dict[bytes, Result] = {}
+        self._lock = threading.Lock()
 
     def get(
         self, arrays: Sequence[npt.NDArray[Any]], options: Any, compute: Callable[[], Result]
@@ -38,10 +42,17 @@ class RecentResults(Generic[Result]):
             digest.update(repr((array.shape, array.dtype)).encode())
             digest.update(np.ascontiguousarray(array).data)
         key = digest.digest()
-        result = self._found.pop(key) if key in self._found else compute()
-        self._found[key] = result  # the latest is the last
-        while len(self._found) > self._size:
-            del self._found[next(iter(self._found))]
+        with self._lock:
+            known = key in self._found
+            if known:
+                result = self._found[key]
+        if not known:
+            result = compute()  # other threads may compute theirs
+        with self._lock:
+            self._found.pop(key, None)
+            self._found[key] = result  # the latest is the last
+            while len(self._found) > self._size:
+                del self._found[next(iter(self._found))]
         return result
 
     def clear(self) -> None:

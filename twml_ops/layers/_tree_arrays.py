@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
@@ -16,7 +16,7 @@ from twml_ops.layers._recent_results import RecentResults
 Array = npt.NDArray[Any]
 
 _PATIENCE = 20
-_recent: RecentResults[tuple[dict[str, Array], float]] = RecentResults()
+_REMEMBERED = 20  # ensembles: four calls with five folds
 
 
 class TreeOptions(NamedTuple):
@@ -39,6 +39,23 @@ class TreeOptions(NamedTuple):
     seed: int
 
 
+class OfFold(NamedTuple):
+    """What is kept of the ensemble of a fold.
+
+    Attributes:
+        nodes: of its trees, see `Nodes.arrays`.
+        loss: log loss of the examples of the fold, times their weights.
+        loss_of_constant: that of the share of positives of the other folds.
+    """
+
+    nodes: dict[str, Array]
+    loss: float
+    loss_of_constant: float
+
+
+_recent: RecentResults[OfFold] = RecentResults(_REMEMBERED)
+
+
 class Ensemble(NamedTuple):
     """The trees that were trained for a fold.
 
@@ -54,16 +71,22 @@ class Ensemble(NamedTuple):
 
 
 def train_folds(
-    x: Array, labels: Array, weights: Array, folds: Array, num_folds: int, options: TreeOptions
+    columns: Callable[[Array, int], Array],
+    labels: Array,
+    weights: Array,
+    folds: Array,
+    num_folds: int,
+    options: TreeOptions,
 ) -> tuple[dict[str, Array], float]:
     """Trains an ensemble of trees for each fold, on the examples of the other folds.
 
-    The number of trees of an ensemble is the one with the lowest log loss on its fold. The results
-    of the last few calls are remembered, because the trials of a search differ in the net and train
-    the same trees.
+    The number of trees of an ensemble is the one with the lowest log loss on its fold. The last few
+    ensembles are remembered, because the trials of a search differ in the net and train the same
+    trees.
 
     Args:
-        x: float32 [N, C]; NaN is a missing number.
+        columns: `(rows, fold)` → float32 [N', C], what the ensemble of `fold` may know of the
+            examples `rows`, int64 [N']; NaN is a missing number.
         labels: float64 [N], in [0, 1].
         weights: float64 [N].
         folds: int [N], in [0, num_folds).
@@ -78,30 +101,49 @@ def train_folds(
     Raises:
         ImportError: LightGBM is not installed.
     """
-    return _recent.get(
-        (x, labels, weights, folds),
-        (num_folds, options),
-        lambda: _train_folds(x, labels, weights, folds, num_folds, options),
-    )
 
-
-def _train_folds(
-    x: Array, labels: Array, weights: Array, folds: Array, num_folds: int, options: TreeOptions
-) -> tuple[dict[str, Array], float]:
-    def ensemble(fold: int) -> Ensemble:
+    def ensemble(fold: int) -> OfFold:
         own = folds == fold
-        train, held_out = ((x[i], labels[i], weights[i]) for i in (~own, own))
-        return train_ensemble(train, held_out, options)
+        parts = [np.flatnonzero(~own), np.flatnonzero(own)]
+        train, held_out = ((columns(i, fold), labels[i], weights[i]) for i in parts)
+        return _recent.get(
+            [*train, *held_out], options, lambda: _train_fold(train, held_out, options)
+        )
 
     # One thread for each ensemble: the threads of OpenMP wait for one another after every node.
     with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
         ensembles = list(pool.map(ensemble, range(num_folds)))
-    nodes = Nodes()
-    for found in ensembles:
-        nodes.add_ensemble(found.trees)
     constant = sum(e.loss_of_constant for e in ensembles)
-    gain = 1 - sum(float(e.losses.sum()) for e in ensembles) / constant if constant > 0 else 0.0
-    return nodes.arrays(), gain
+    gain = 1 - sum(e.loss for e in ensembles) / constant if constant > 0 else 0.0
+    return _joined([e.nodes for e in ensembles]), gain
+
+
+def _train_fold(train: Sequence[Array], held_out: Sequence[Array], options: TreeOptions) -> OfFold:
+    found = train_ensemble(train, held_out, options)
+    nodes = Nodes()
+    nodes.add_ensemble(found.trees)
+    return OfFold(nodes.arrays(), float(found.losses.sum()), found.loss_of_constant)
+
+
+def _joined(ensembles: Sequence[Mapping[str, Array]]) -> dict[str, Array]:
+    """The nodes of several ensembles, of which each has node 0 for itself."""
+    longest = max(e["roots"].shape[1] for e in ensembles)
+    joined: dict[str, list[Array]] = {name: [array[:1]] for name, array in ensembles[0].items()}
+    joined["roots"] = []
+    first = 0  # what is added to the numbers of the nodes
+    for ensemble in ensembles:
+        for name, array in ensemble.items():
+            moved = (
+                np.where(array > 0, array + first, 0) if name in ("children", "roots") else array
+            )
+            if name == "roots":
+                moved = np.pad(moved, [(0, 0), (0, longest - moved.shape[1])])
+            joined[name].append(moved if name == "roots" else moved[1:])
+        first += len(ensemble["values"]) - 1
+    return {
+        name: np.concatenate(arrays).astype(ensembles[0][name].dtype)
+        for name, arrays in joined.items()
+    }
 
 
 def train_ensemble(

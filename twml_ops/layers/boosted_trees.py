@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 import numpy as np
@@ -16,6 +17,7 @@ from twml_ops.layers._row_sample import RowSample
 from twml_ops.layers._tree_arrays import TreeOptions, load_lightgbm, train_folds
 from twml_ops.ops.hash import hash_keys
 
+_CHUNK = 1 << 16  # examples whose columns are computed at a time
 _STATE = {
     "features": (tf.int32, 1),
     "thresholds": (tf.float32, 1),
@@ -37,10 +39,8 @@ class BoostedTrees(ResizableState, tf.keras.layers.Layer):
     label: rows are divided into folds by a hash of their row keys, as in `TargetStatistics`, and
     one ensemble is trained for each fold on the rows of the others. In training a row has the logit
     of the ensemble of its fold, in inference the mean of all ensembles. Columns that are
-    `TargetStatistics` of the other rows of a fold hold labels of the fold, though: trees can infer
-    a little from them. On labels of pure noise the ensembles of 40,000 rows of four skewed
-    categories seem to gain 8e-4 by that. Statistics that leave out two folds, those of the row and
-    of the ensemble, would avoid it, at `num_folds` times the memory and passes over the data.
+    `TargetStatistics` need care: those of the other folds hold labels of this one, and trees can
+    infer them. The argument `columns` of `adapt` leaves out the fold of the ensemble, too.
 
     `adapt` trains with LightGBM; a model that is loaded does not need it. Each ensemble has the
     number of trees with the lowest log loss on its fold. The result does not depend on the order of
@@ -64,9 +64,8 @@ class BoostedTrees(ResizableState, tf.keras.layers.Layer):
 
     Attributes:
         held_out_gain: after `adapt`, the share of the log loss of a constant by which the ensembles
-            are better on their folds, on whose labels they were not trained; 0 before. It also
-            has what columns of statistics tell of these labels (see above), and the choice of the
-            number of trees on the folds: both together about 1e-3 on noise.
+            are better on their folds, on whose labels they were not trained; 0 before. The folds
+            decide on the number of trees, though, so that noise has a little gain, too.
 
     Raises:
         ValueError: an argument out of its range.
@@ -139,7 +138,12 @@ class BoostedTrees(ResizableState, tf.keras.layers.Layer):
         """Number of trees of the largest ensemble; 0 before `adapt`."""
         return int(self._roots.shape[1] or tf.shape(self._roots)[1])
 
-    def adapt(self, data: Any, max_examples: int = 1 << 20) -> None:
+    def adapt(
+        self,
+        data: Any,
+        max_examples: int = 1 << 20,
+        columns: Callable[[list[np.ndarray], int], Any] | None = None,
+    ) -> None:
         """Trains the trees; those of an earlier call are dropped.
 
         Args:
@@ -147,7 +151,21 @@ class BoostedTrees(ResizableState, tf.keras.layers.Layer):
                 `(inputs, labels, weights)`, where inputs are those of the layer with row keys, and
                 labels in [0, 1] and weights have the shape [B] or [B, 1].
             max_examples: the trees are made of at most so many examples. Of more, a sample is taken
-                by a hash of the row keys. Memory: 4 · C + 40 bytes an example.
+                by a hash of the row keys. Memory: 4 · C + 40 bytes an example, with `columns` the
+                bytes of the inputs + 24.
+            columns: None, or `(inputs, fold)` → the inputs of the layer without row keys, as the
+                ensemble of `fold` may know them: no label of the fold may be in them. `inputs` are
+                the arrays of `data` of some examples, of this fold and of others, the row keys
+                last; they may be any arrays [B, ...] then. Threads call it at the same time. For
+                statistics of the categories `ids`, with the same number of folds:
+
+                    statistics.adapt([((ids, row_keys), labels)])
+                    trees.adapt(
+                        [([ids, row_keys], labels)],
+                        columns=lambda inputs, fold: statistics(
+                            tuple(inputs), training=True, without=fold
+                        ),
+                    )
 
         Raises:
             ImportError: LightGBM is not installed.
@@ -157,16 +175,31 @@ class BoostedTrees(ResizableState, tf.keras.layers.Layer):
         collected = RowSample(check_positive_integer("max_examples", max_examples))
         for element in data:
             inputs, labels, *weights = element
-            x, row_keys = self._arranged(inputs)
-            if row_keys is None:
-                raise ValueError("data must have the row keys as the last of the inputs, got none")
-            y = _column("labels", labels, len(x), 1.0)
-            w = _column("weights", weights[0], len(x), np.inf) if weights else np.ones(len(x))
-            collected.update(np.asarray(row_keys, np.int64), np.asarray(x), y, w)
+            if columns is None:
+                inputs = self._arranged(inputs)
+                if inputs[1] is None:
+                    raise ValueError(
+                        "data must have the row keys as the last of the inputs, got none"
+                    )
+            *parts, row_keys = [np.asarray(part) for part in inputs]
+            y = _column("labels", labels, len(row_keys), 1.0)
+            w = _column("weights", weights[0], len(y), np.inf) if weights else np.ones(len(y))
+            collected.update(row_keys.astype(np.int64).reshape(-1), y, w, *parts)
         examples = collected.rows()
         if not examples or not len(examples[0]):
             raise ValueError("data must have at least one example, got none")
-        keys, x, y, w = examples
+        keys, y, w, *parts = examples
+
+        def known(rows: np.ndarray, fold: int) -> np.ndarray:
+            if columns is None:
+                return np.asarray(parts[0][rows])
+            x = np.empty((len(rows), self.num_inputs), np.float32)
+            for first in range(0, len(rows), _CHUNK):
+                some = rows[first : first + _CHUNK]
+                found = columns([*(part[some] for part in parts), keys[some]], fold)
+                x[first : first + _CHUNK] = self._arranged(found)[0]
+            return x
+
         folds = fold_of(keys, self.num_folds, None, core.hash_ids, np.searchsorted)
         options = TreeOptions(
             self.max_trees,
@@ -176,7 +209,7 @@ class BoostedTrees(ResizableState, tf.keras.layers.Layer):
             self.learning_rate,
             self.seed,
         )
-        arrays, self.held_out_gain = train_folds(x, y, w, folds, self.num_folds, options)
+        arrays, self.held_out_gain = train_folds(known, y, w, folds, self.num_folds, options)
         for name, variable in zip(self.state_names, self.state_variables, strict=True):
             variable.assign(arrays[name])
 

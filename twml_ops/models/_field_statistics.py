@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
 import tensorflow as tf
 
 from twml_ops.data import Schema
@@ -23,6 +24,57 @@ class StatisticsLayers(NamedTuple):
 
     means: list[TargetStatistics]
     counts: CountStatistics
+
+
+class StatisticsColumns:
+    """The statistics as inputs of a net.
+
+    Args:
+        layers: adapted to the data.
+        base: the logit of the share of positives of each label.
+        keyed: symbolic ids [B, F] and row keys [B].
+
+    Attributes:
+        outputs: symbolic, [B, any] each: the logits of the means of each label minus that of all
+            rows; the logarithms of the counts, divided by that of the number of all rows.
+        num_folds: number of folds of the rows.
+    """
+
+    def __init__(self, layers: StatisticsLayers, base: Sequence[float], keyed: list[Any]) -> None:
+        scaling = tf.keras.layers.Rescaling
+        rows = float(np.sum(layers.counts.state_variables[-1].numpy()[:, 0]))
+        self._layers: list[tuple[Any, Any]] = [
+            (means, scaling(1.0, -logit, name=f"{means.name}_centered"))
+            for means, logit in zip(layers.means, base, strict=True)
+        ]
+        of_counts = scaling(1 / np.log1p(rows), name=f"{layers.counts.name}_scaled")
+        self._layers.append((layers.counts, of_counts))
+        self.outputs = [scale(layer(keyed)) for layer, scale in self._layers]
+        self.num_folds = layers.counts.num_folds
+
+    @property
+    def width(self) -> int:
+        """Number of columns of all outputs together."""
+        return sum(layer.output_dim for layer, _ in self._layers)
+
+    def find(self, ids: Any) -> Array:
+        """Where categories and crosses are in the layers, int32 [B, any], of ids [B, F]."""
+        # All layers have counted the same rows, so that their categories are the same.
+        return np.asarray(self._layers[-1][0].find(ids)).astype(np.int32)
+
+    def without(self, found: Array, row_keys: Array, fold: int) -> Array:
+        """The outputs side by side, float32 [B, width], of rows outside a fold and the row's own.
+
+        Args:
+            found: as `find` returns.
+            row_keys: int64 [B].
+            fold: which is left out.
+        """
+        rows = found.astype(np.int64)
+        parts = [
+            scale(layer.of_found(rows, row_keys, fold)).numpy() for layer, scale in self._layers
+        ]
+        return np.concatenate(parts, axis=1).astype(np.float32)
 
 
 class FieldStatistics:

@@ -15,29 +15,26 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Literal
 
-import numpy as np
 import tensorflow as tf
 
 from twml_ops.data import Schema
 from twml_ops.data.layouts import bag_name
 from twml_ops.layers import (
     CategoryRows,
-    CountStatistics,
     FactorizationMachine,
     FieldEmbedding,
     FieldLogarithms,
     FieldQuantiles,
     MaxNorm,
     SparseLinear,
-    TargetStatistics,
     load_hash,
 )
 from twml_ops.models._adapt_fields import FieldState, adapt_fields
 from twml_ops.models._crosses import ROW_KEYS
-from twml_ops.models._field_statistics import FieldStatistics
+from twml_ops.models._field_statistics import FieldStatistics, StatisticsColumns
 from twml_ops.models._field_units import field_widths
 from twml_ops.models._labels import probabilities
-from twml_ops.models._tree_logits import tree_logits
+from twml_ops.models._tree_logits import TreeStatistics, tree_logits
 from twml_ops.models.bias import Bias
 from twml_ops.models.mean_logit import MeanLogit
 
@@ -109,7 +106,7 @@ class Fields:
             categories = load_hash(learned_hash, names, bags, name="categories")
         self.inputs: dict[str, Any] = {}
         numbers: list[Any] = []
-        self._statistics: list[Any] = []
+        self._statistics: StatisticsColumns | None = None
         self.num_rows: list[int] = []
         self.category_rows: Any = None
         self._ids: list[Any] = []  # what a field embedding is called with
@@ -118,11 +115,10 @@ class Fields:
             ids = [self._input("categorical", single, "int64")] if single else []
             parts = [self._ragged(bag_name(n), n in schema.bag_weights) for n in schema.bags]
             if state.statistics is not None:
-                layers = state.statistics.layers(dataset)
                 keyed = [ids[0], self._row_keys()]
-                means = [self._centered(m, keyed, i) for i, m in enumerate(layers.means)]
-                self._statistics = [*means, self._scaled(layers.counts, keyed)]
-                numbers += self._statistics
+                layers = state.statistics.layers(dataset)
+                self._statistics = StatisticsColumns(layers, self.base, keyed)
+                numbers += self._statistics.outputs
             rows = categories([*ids, *(part[0] for part in parts)])
             matrices += rows[: len(ids)]
             self.category_rows = rows[0] if ids else None
@@ -158,17 +154,6 @@ class Fields:
     def _row_keys(self) -> Any:
         self.inputs[ROW_KEYS] = tf.keras.Input((), dtype="int64", name=ROW_KEYS)
         return self.inputs[ROW_KEYS]
-
-    def _centered(self, means: TargetStatistics, keyed: list[Any], label: int) -> Any:
-        """The logits of the means of a label, minus that of all rows."""
-        scale = tf.keras.layers.Rescaling(1.0, -self.base[label], name=f"{means.name}_centered")
-        return scale(means(keyed))
-
-    def _scaled(self, counts: CountStatistics, keyed: list[Any]) -> Any:
-        """The logarithms of the counts, divided by that of the number of all rows."""
-        rows = float(np.sum(counts.state_variables[-1].numpy()[:, 0]))
-        scale = tf.keras.layers.Rescaling(1 / np.log1p(rows), name=f"{counts.name}_scaled")
-        return scale(counts(keyed))
 
     def _ragged(self, name: str, weighted: bool) -> list[Any]:
         dtypes = {"ids": "int64", "values": "float32"} if weighted else {"ids": "int64"}
@@ -357,7 +342,11 @@ class Fields:
         """
         present = self.inputs.get("continuous_present")
         parts = [] if present is None else [self.inputs["continuous"]]
-        parts += self._statistics
+        statistics = None
+        if self._statistics is not None:
+            first = 0 if present is None else int(present.shape[1])
+            statistics = TreeStatistics(self._statistics, first)
+            parts += self._statistics.outputs
         if self._raw is not None and self._schema.sparse_dim <= MAX_MULTI_HOT:
             dim = self._schema.sparse_dim
             multi_hot = SparseLinear(
@@ -372,7 +361,7 @@ class Fields:
         if not parts:
             return []
         x = concatenated(parts, "tree_input")
-        return tree_logits(self.inputs, x, present, dataset, self.labels)
+        return tree_logits(self.inputs, x, present, dataset, self.labels, statistics)
 
     def model(self, name: str, terms: Sequence[Any], others: Sequence[Any] = ()) -> tf.keras.Model:
         """The model whose logits are the sum of the terms [B, L] and a bias.

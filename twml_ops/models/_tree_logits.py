@@ -3,15 +3,46 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
 from twml_ops.layers import BoostedTrees
-from twml_ops.models._crosses import ROW_KEYS
+from twml_ops.models._crosses import ROW_KEYS, Array
+from twml_ops.models._field_statistics import StatisticsColumns
 
 _MIN_GAIN = 0.01
+
+
+class TreeStatistics(NamedTuple):
+    """Columns of the trees that depend on labels.
+
+    Attributes:
+        columns: the statistics.
+        first: number of columns of the trees in front of them.
+    """
+
+    columns: StatisticsColumns
+    first: int
+
+    @property
+    def stop(self) -> int:
+        """Number of columns of the trees up to the last one of the statistics."""
+        return self.first + self.columns.width
+
+    def known(self, inputs: list[Array], fold: int) -> list[Array]:
+        """The inputs of the trees as the ensemble of a fold may know them: without its labels.
+
+        Args:
+            inputs: the columns without statistics, whether numbers are there, where categories are
+                in the statistics, and row keys; see `_examples`.
+            fold: fold of the ensemble.
+        """
+        others, *present, places, row_keys = inputs
+        found = self.columns.without(places, row_keys, fold)
+        x = [others[:, : self.first], found, others[:, self.first :]]
+        return [np.concatenate(x, axis=1), *present]
 
 
 def wanted(trees: bool | None, dataset: tf.data.Dataset) -> bool:
@@ -27,6 +58,7 @@ def tree_logits(
     present: Any,
     dataset: tf.data.Dataset,
     labels: tuple[str, ...],
+    statistics: TreeStatistics | None,
 ) -> list[Any]:
     """Trains trees for each label.
 
@@ -36,11 +68,11 @@ def tree_logits(
         present: bool [B, P], whether the first P columns are there; None: P is 0.
         dataset: batches in the layout "keyed_fields".
         labels: names of the labels.
+        statistics: which columns of x are statistics; None: none are.
 
     Returns:
         The logit [B, 1] of each label; nothing if the trees of a label reduce the log loss of other
-        examples than theirs by less than 1 % of that of a constant. On noise they seem to reduce it
-        by up to 0.1 %, see `BoostedTrees`.
+        examples than theirs by less than 1 % of that of a constant.
     """
     parts = [x] if present is None else [x, present]
     extract = tf.keras.Model(inputs, parts)
@@ -49,10 +81,19 @@ def tree_logits(
     for index, label in enumerate(labels):
         # NumPy's generator has the seed of `tf.keras.utils.set_random_seed`.
         seed = int(np.random.randint(1 << 31))  # noqa: NPY002
+        options = {} if statistics is None else {"num_folds": statistics.columns.num_folds}
         trees = BoostedTrees(
-            int(x.shape[1]), optional, seed=seed, out_of_fold=False, name=f"trees_{index}"
+            int(x.shape[1]),
+            optional,
+            **options,
+            seed=seed,
+            out_of_fold=False,
+            name=f"trees_{index}",
         )
-        trees.adapt(_examples(extract, dataset, label if len(labels) > 1 else None))
+        trees.adapt(
+            _examples(extract, dataset, label if len(labels) > 1 else None, statistics),
+            columns=statistics and statistics.known,
+        )
         if trees.held_out_gain < _MIN_GAIN:
             return []
         logits.append(trees(parts))
@@ -60,10 +101,13 @@ def tree_logits(
 
 
 def _examples(
-    extract: tf.keras.Model, dataset: tf.data.Dataset, label: str | None
+    extract: tf.keras.Model,
+    dataset: tf.data.Dataset,
+    label: str | None,
+    statistics: TreeStatistics | None,
 ) -> Iterator[tuple[Any, ...]]:
-    """Batches for `BoostedTrees.adapt`, with statistics without the row's own fold."""
-    call = tf.function(lambda features: extract(features, training=True), autograph=False)
+    """Batches for `BoostedTrees.adapt`, with the places of categories instead of statistics."""
+    call = tf.function(lambda features: extract(features, training=False), autograph=False)
     names = list(extract.input)
     for features, labels, *weights in dataset:
         if ROW_KEYS not in features:
@@ -72,5 +116,9 @@ def _examples(
                 f"boosted trees, got {sorted(features)}: add it, or pass trees=False"
             )
         columns = tf.nest.flatten(call({name: features[name] for name in names}))
+        if statistics is not None:
+            x = columns[0].numpy()
+            columns[0] = np.delete(x, slice(statistics.first, statistics.stop), axis=1)
+            columns.append(statistics.columns.find(features["categorical"]))
         y = labels if label is None else labels[label]
         yield [*columns, features[ROW_KEYS]], y, *weights

@@ -85,9 +85,9 @@ def dcn(
             (`layers.choose_crosses`). `twml-ops train` uses its validation data instead.
         trees: whether boosted trees (`layers.BoostedTrees`) of the numbers, the statistics and at
             most 256 raw sparse ids are trained first, the mean of whose logit and that of the net
-            is the logit in inference. They are left out if they gain less than 1 % on examples that
-            they were not trained on, ten times what they seem to gain on noise. None: if LightGBM
-            is installed and there are row keys.
+            is the logit in inference. They are left out if they gain less than 1 % on examples
+            whose labels are neither in them nor in their columns. None: if LightGBM is installed
+            and there are row keys.
         stddev: standard deviation of the initial vectors.
         learned_hash: file that `twml-ops learn-hash` wrote for the features, which gives rows to
             the categories instead of `min_count` and `max_rows`; None: these do.
