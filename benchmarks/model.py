@@ -1,7 +1,7 @@
 """A whole model through `model.fit`: discretizer → max-norm → sparse linear → MLP.
 
 All contenders are the same model with the discretizer and the max-norm of twml_ops, on the same
-data. They differ in the sparse linear layer and the optimizer, which are those of twml_ops or of
+data. They differ in the sparse linear layer and the optimizer, which come from twml_ops or from
 TensorFlow and Keras.
 """
 

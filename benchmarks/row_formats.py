@@ -155,7 +155,7 @@ def table(result: dict[str, Any]) -> str:
     ]
     text = (
         f"Models of `twml-ops train` on the data set `{result['data']}`, scored on {examples:,} "
-        "test rows. The errors are those of the probabilities."
+        "test rows. The errors are errors of the probabilities."
     )
     return f"{text}\n\n{tables.markdown(header, rows)}"
 

@@ -9,9 +9,9 @@ scorer can be as fast as
 
     reads/s of the device / rows that a request misses.
 
-Latencies are those of requests that arrive at 0.7 of this rate, or of the throughput if it is less.
-An injected latency is a lower limit of the time of each read, for media that are slower than this
-one. The table in memory, without a limit, is beside them: it has no device to wait for.
+Latencies are measured with requests that arrive at 0.7 of this rate, or of the throughput if it is
+less. An injected latency is a lower limit of the time of each read, for media that are slower than
+this one. The table in memory, without a limit, is beside them: it has no device to wait for.
 """
 
 from __future__ import annotations
@@ -235,7 +235,7 @@ class Process(JsonProcess):
         setting: for the process.
 
     Attributes:
-        statistics: those of its scorer before the first turn.
+        statistics: the statistics of its scorer before the first turn.
     """
 
     def __init__(self, setting: dict[str, Any]) -> None:
@@ -249,7 +249,7 @@ class Process(JsonProcess):
         """Sends requests; see `Scoring`.
 
         Args:
-            turn: the arguments of `closed_loop`, or with a rate those of `open_loop`.
+            turn: the arguments of `closed_loop`, or with a rate the arguments of `open_loop`.
 
         Returns:
             What was measured and counted.

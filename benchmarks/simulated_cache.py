@@ -119,7 +119,7 @@ def _mix64(x: int) -> int:
 
 
 class FullyAssociativeLru:
-    """A cache from which the least recently used rows leave, except those of the current lookup.
+    """A cache from which the least recently used rows leave, except rows of the current lookup.
 
     Args:
         num_rows: of the cache.

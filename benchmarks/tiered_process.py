@@ -57,7 +57,7 @@ class Training:
             tier = layers.Tiered(**storage)
             self.asked = tier.memory_bytes(setting["rows"], 8 * setting["units"])
             if group is not None:
-                # Pages of libraries may be those of another group, so the resident memory is more.
+                # Pages of libraries may belong to another group, so the resident memory is more.
                 used = int((group / "memory.usage_in_bytes").read_text())
                 more = int(1.1 * self.asked) + setting["of_steps"] + SLACK_BYTES
                 self.limit = used + more

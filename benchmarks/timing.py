@@ -122,8 +122,8 @@ def interleave(
     batches in the same order. If a call takes less than a second, a contender has processed each
     batch once before the first round, and starts every turn with a call that is not timed. A turn
     then has up to ten timed calls, as many as fit in 0.2 s. As in a training loop, these calls find
-    their own data in the caches, not those of another contender. Turns with steal time do not count
-    and are repeated in further rounds, of which there are at most twice as many as requested.
+    their own data in the caches, not the data of another contender. Turns with steal time do not
+    count and are repeated in further rounds, of which there are at most twice as many as requested.
 
     Args:
         runs: name -> call.

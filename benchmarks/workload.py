@@ -1,4 +1,4 @@
-"""Seeded, skewed sparse batches like those of ads and feed ranking."""
+"""Seeded, skewed sparse batches like the batches of ads and feed ranking."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 
-# A room is a package or a module of twml_ops, without those of its parts that are rooms themselves;
+# A room is a package or a module of twml_ops, without its parts that are rooms themselves;
 # "" is twml_ops/__init__.py. Each line names the rooms that a room imports, all of them on lines
 # further down, so that there is no cycle. A room that the list does not name is an error.
 ARROWS = {

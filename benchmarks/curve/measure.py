@@ -37,7 +37,7 @@ class Limits:
     Attributes:
         share: of one core.
         quota_us: microseconds of a core that a host may use at once, before others have their turn.
-        spare_cores: other cores than those of this process, which hosts may use as well until the
+        spare_cores: cores that this process does not use, which hosts may use as well until the
             limits come.
     """
 
@@ -109,7 +109,8 @@ def measure(cell: Cell, limits: Limits, seconds: float) -> dict[str, Any]:
 
 
 def learn(cell: Cell, limits: Limits, batches: int) -> dict[str, Any]:
-    """Trains a cell on so many batches, those of the start included, and evaluates the model.
+    """Trains a cell on so many batches, including the batches of the start, and evaluates the
+    model.
 
     Each worker waits after its first call until all have done one and the limits have come.
 

@@ -28,7 +28,7 @@ SUBNET = "10.77.0"
 FRAME = 1500
 BURST_SECONDS = 2.5e-4  # size of a burst, as time at the cap
 # Network cards take segments of 64 KiB and cut them in hardware. With segments of 16 KiB a byte
-# costs a host three times as much CPU time, and tbf itself cuts those of more than 60 KiB.
+# costs a host three times as much CPU time, and tbf itself cuts segments of more than 60 KiB.
 MIN_BURST = 48 * 1024
 SEGMENT = MIN_BURST - FRAME  # maximum size handed to the interface, because bursts are cut
 # With several queues the packets of a connection are reordered, which TCP takes for losses.

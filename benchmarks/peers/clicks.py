@@ -31,7 +31,7 @@ def pin(number: int) -> None:
 
 
 def examples(count: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Examples, those of all seeds with the same weights.
+    """Examples. The weights that label them are the same for all seeds.
 
     Args:
         count: their number.

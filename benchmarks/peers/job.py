@@ -59,7 +59,7 @@ def run(
 
 
 def hosts_of(ranks: int) -> list[str]:
-    """Names of the hosts of a job: that of mpirun, and those of the ranks."""
+    """Names of the hosts of a job: the host of mpirun, and the hosts of the ranks."""
     return [LAUNCHER, *(f"host{i}" for i in range(ranks))]
 
 

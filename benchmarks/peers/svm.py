@@ -41,7 +41,7 @@ class Data:
 
 
 def make(count: int, seed: int) -> Data:
-    """Examples of which those of all seeds have the same separating plane.
+    """Examples with a separating plane, which is the same for all seeds.
 
     Args:
         count: their number.

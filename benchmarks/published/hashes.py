@@ -91,7 +91,7 @@ class Hashes:
 
         Yields:
             The contender, and its `entropy` on the test part, its number of `epochs` and its
-            `bytes`, those of vectors and 4 for each id of a map.
+            `bytes`: the bytes of vectors, and 4 for each id of a map.
         """
         if all(contender in done for contender in CONTENDERS):
             return

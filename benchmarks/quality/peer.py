@@ -33,8 +33,8 @@ class Tuned(NamedTuple):
     """The result of tuning.
 
     Attributes:
-        settings: those of the lowest validation log loss, with their number of `rounds` if the
-            peer stops early.
+        settings: the settings with the lowest validation log loss, with their number of `rounds` if
+            the peer stops early.
         tried: all settings, each with its `validation_log_loss`.
         cpu_seconds: CPU time of the search.
     """

@@ -97,9 +97,9 @@ class AccessesOfTable:
 class TableAccesses:
     """The accesses of a training to its tables: one for each field, and one for all.
 
-    Tables of fields are those of `layers.FieldEmbedding`, `GroupedSparseLinear` and the models on
-    fields; the table of all fields is that of `SparseLinear`. Numbers have no rows before they are
-    discretized, and few after it, so they are left out.
+    Tables of fields are the tables of `layers.FieldEmbedding`, `GroupedSparseLinear` and the models
+    on fields; the table of all fields is that of `SparseLinear`. Numbers have no rows before they
+    are discretized, and few after it, so they are left out.
 
     Args:
         schema: the features.
@@ -145,7 +145,7 @@ class TableAccesses:
         for number, (name, table) in enumerate(self._tables.items()):
             ids = self._ids_of(name, features)
             table.add(ids)
-            # Fields may have equal ids; those of another field are other rows.
+            # Fields may have equal ids; equal ids of two fields are different rows.
             together.append(ids + np.int64(number * _SALT % 2**63))
         if self._all is not None:
             self._all.add(np.concatenate(together))

@@ -320,7 +320,7 @@ class CheckpointCallback(tf.keras.callbacks.Callback):
         assert restoration is not None
         trace()
         restoration.restore_all(variables_of(self.model))
-        if not self._start.examples:  # the metrics are those of the epoch that has ended
+        if not self._start.examples:  # the metrics belong to the epoch that has ended
             self.model.reset_metrics()
 
     def _checked_position(

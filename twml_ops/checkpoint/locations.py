@@ -200,7 +200,7 @@ def remove_tree(path: Location) -> None:
 
 @contextlib.contextmanager
 def os_errors() -> Iterator[None]:
-    """Turns errors of TensorFlow's file systems into those of Python's."""
+    """Turns errors of TensorFlow's file systems into Python's errors."""
     try:
         yield
     except tf.errors.NotFoundError as e:

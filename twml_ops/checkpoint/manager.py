@@ -470,7 +470,7 @@ class CheckpointManager:
         remove_tree(path)
 
     def _folders(self) -> list[Location]:
-        """Those of all checkpoints, complete or not, from the oldest to the newest."""
+        """The folders of all checkpoints, complete or not, from the oldest to the newest."""
         try:
             found = [p for p in self.folder.iterdir() if _FOLDER.fullmatch(p.name)]
         except (FileNotFoundError, NotADirectoryError):  # or another process has removed it

@@ -32,7 +32,7 @@ _FIRST_OF_CLUSTERS = "twml_ops_checkpoint"  # a key of manifests that clusters w
 
 
 def checksum(data: bytes | memoryview, before: int = 0) -> int:
-    """The CRC-32 of bytes, or of these bytes after those of the checksum `before`."""
+    """The CRC-32 of bytes, or of these bytes after other bytes, whose checksum is `before`."""
     return zlib.crc32(data, before)
 
 

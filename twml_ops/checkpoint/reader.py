@@ -78,7 +78,7 @@ class CheckpointReader:
         return chain
 
     def verify(self) -> None:
-        """Compares all bytes with their checksums; also those of the bases.
+        """Compares all bytes with their checksums, including the bytes of the bases.
 
         Memory is bounded, except that a tensor of a server is read at once.
 

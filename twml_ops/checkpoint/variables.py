@@ -93,7 +93,7 @@ class NamedVariable:
             shape: sizes of all dimensions.
 
         Returns:
-            Whether they are those of the variable, of which some sizes may be open.
+            Whether the variable has this type and shape; some of its sizes may be open.
         """
         mine = tf.TensorShape(self.shape)
         return bool(self.variable.dtype.name == dtype and mine.is_compatible_with(list(shape)))

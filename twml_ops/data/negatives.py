@@ -11,7 +11,7 @@ def sample_negatives(source: Source, rate: float, seed: int = 0) -> Source:
     """Leaves out random negative examples. Nothing is copied: the result is a view.
 
     A model that is trained on the result predicts too high probabilities. The odds p / (1 - p) that
-    it predicts times `rate` are those of the source. See section 6.3 of He et al., "Practical
+    it predicts, times `rate`, are the odds in the source. See section 6.3 of He et al., "Practical
     Lessons from Predicting Clicks on Ads at Facebook", ADKDD 2014.
 
     Args:

@@ -81,8 +81,8 @@ class ParquetSource(Source):
         for path, footer in self._files:
             if different := sorted({*names} ^ {*_column_names(path, footer)}):
                 raise DataError(
-                    f"{path}: its columns differ from those of {first_path}, which files share: "
-                    f"only one of them has {', '.join(different)}"
+                    f"{path}: its columns differ from the columns of {first_path}, which files "
+                    f"share: only one of them has {', '.join(different)}"
                 )
         if schema is None:
             columns = self._all_types(labels)
@@ -238,7 +238,7 @@ def _joined_groups(footer: parquet.FileMetaData) -> Iterator[tuple[list[int], in
 
 
 def _with_categories(columns: pa.Schema, guesses: dict[str, Guess]) -> pa.Schema:
-    """The columns, with those of numbers that are categories as dictionaries."""
+    """The columns, in which numbers that are categories are dictionaries."""
     for name, guess in guesses.items():
         if not guess.number:
             i = columns.get_field_index(name)

@@ -38,8 +38,8 @@ class Partitions:
         for path, values in below.items():
             if [*values] != names:
                 raise DataError(
-                    f"{path}: the names of its folders have the columns {[*values]}, those of "
-                    f"{files[0]} have {names}"
+                    f"{path}: the names of its folders have the columns {[*values]}, the folders "
+                    f"of {files[0]} have {names}"
                 )
         self._names = names
 

@@ -243,7 +243,7 @@ class Source(ABC):
             shuffle: whether to visit the examples in random order. The units of all files (row
                 groups, chunks of text, batches of records) are visited in random order, and the
                 examples are permuted within windows of about half a million. Units of a
-                compressed file stay in order and alternate at random with those of other files.
+                compressed file stay in order and alternate at random with units of other files.
             seed: the n-th iteration over the returned dataset has the order given by (seed, n),
                 whatever the batch size.
             drop_remainder: leave out a last batch of fewer than `batch_size` examples.
@@ -404,7 +404,7 @@ class View(Source):
 
     @property
     def parsed_bytes(self) -> int:
-        """Those of the source viewed, and of all its views."""
+        """The parsed bytes of the source viewed, and of all its views."""
         return self._whole.parsed_bytes
 
     def _keyed(self, pieces: Sequence[Piece]) -> Sequence[Piece]:

@@ -1,7 +1,7 @@
 """`tfrecord:GLOB`: TFRecord files of tf.Example, gzipped if they end in .gz.
 
-The features are those of `parquet:`. Without a schema number lists are continuous (at most one
-number an example), bytes lists categorical, or bags if a record has several tokens; `ids` and
+The features are the same as with `parquet:`. Without a schema number lists are continuous (at most
+one number an example), bytes lists categorical, or bags if a record has several tokens; `ids` and
 `values` are raw sparse features, and `label` is one number. Then all records are read once to find
 the features.
 """

@@ -262,7 +262,7 @@ class _CutPiece(Piece):
         self._cut.read_to_end(self._index, first - begin)
 
     def unit_rows(self) -> list[int]:
-        """See `Piece`; takes no pass if those of the whole piece are known."""
+        """See `Piece`; takes no pass if the rows of the whole piece's units are known."""
         known = self._whole.known_unit_rows()
         if self._unit_rows is None and known is not None:
             self._unit_rows = self._cut_rows(known)

@@ -89,7 +89,7 @@ class GraphVariable:
             shape: sizes of all dimensions.
 
         Returns:
-            Whether they are those of the variable.
+            Whether the variable has this type and shape.
         """
         mine = self.variable
         same = mine.dtype.base_dtype.name == dtype

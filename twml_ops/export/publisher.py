@@ -54,7 +54,7 @@ class ScorerPublisher:
             versions are whole.
         keep: how many versions to keep, the last ones, beside the whole one that they need.
         trained: the model that the checkpoints are of. Default: `model`.
-        known: the categories of the training data, which the server compares with those of
+        known: the categories of the training data, which the server compares with the categories of
             requests.
 
     Raises:

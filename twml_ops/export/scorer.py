@@ -36,8 +36,8 @@ def to_scorer(
 ) -> None:
     """Writes a model for `twml_ops.core.Scorer`, which predicts without TensorFlow.
 
-    Predictions agree with those of the model up to 1e-6 if `tables` is "float32". The scorer takes
-    CSR batches, whatever batch form the model takes.
+    Predictions agree with the model's predictions up to 1e-6 if `tables` is "float32". The scorer
+    takes CSR batches, whatever batch form the model takes.
 
     Args:
         model: A functional or sequential model of the layers of this package (`twml_ops.layers`

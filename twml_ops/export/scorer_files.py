@@ -1,4 +1,4 @@
-"""The files of a scorer: whole arrays, or the rows that differ from those of an earlier scorer."""
+"""The files of a scorer: whole arrays, or the rows that differ from an earlier scorer's rows."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _BLOCK_BYTES = 1 << 22
 
 
 class RowChanges(NamedTuple):
-    """Rows of a large array that replace those of an earlier scorer.
+    """Rows of a large array that replace rows of an earlier scorer.
 
     Attributes:
         rows: int64 [C], their numbers, ascending.

@@ -75,7 +75,7 @@ class CategoryStatistics(ResizableState, tf.keras.layers.Layer):
         return CategoryCounts(self.num_fields, self.crosses, self.num_folds, self.time_boundaries)
 
     def adapt(self, data: Any) -> None:
-        """Computes the statistics in one pass over the data; those of an earlier call are dropped.
+        """Computes the statistics in one pass over the data. They replace earlier statistics.
 
         Args:
             data: iterable, such as a `tf.data.Dataset`, of `((ids, row_keys), labels)` or
@@ -125,7 +125,8 @@ class CategoryStatistics(ResizableState, tf.keras.layers.Layer):
             inputs: `ids`, integers [B, F], or a pair `(ids, row_keys)` with integers [B]. Training
                 needs the pair; otherwise the row keys are ignored.
             training: if true, each row is given the statistics of the other folds, or with
-                `time_boundaries` those of earlier blocks, so that its own label is not among them.
+                `time_boundaries` the statistics of earlier blocks, so that its own label is not
+                among them.
 
         Returns:
             float32 [B, F + crosses].

@@ -174,11 +174,11 @@ def linear_logits(
         columns: float [N, C].
         labels: [N], in [0, 1].
         weights: [N].
-        base: logit to which those of the model are added.
+        base: logit to which the logits of the model are added.
         others: float [M, C], further rows.
 
     Returns:
-        What is to be added to `base` for the rows of `columns` and for those of `others`.
+        What is to be added to `base` for the rows of `columns` and for the rows of `others`.
     """
     coefficients = np.zeros(columns.shape[1] + 1)
     for _ in range(5):

@@ -39,8 +39,8 @@ class BoostedTrees(ResizableState, tf.keras.layers.Layer):
     of the ensemble of its fold, in inference the mean of all ensembles. Columns that are
     `TargetStatistics` of the other rows of a fold hold labels of the fold, though: trees can infer
     a little from them. On labels of pure noise the ensembles of 40,000 rows of four skewed
-    categories seem to gain 8e-4 by that. Statistics that leave out two folds, those of the row and
-    of the ensemble, would avoid it, at `num_folds` times the memory and passes over the data.
+    categories seem to gain 8e-4 by that. Statistics that leave out the fold of the row and the fold
+    of the ensemble would avoid it, at `num_folds` times the memory and passes over the data.
 
     `adapt` trains with LightGBM; a model that is loaded does not need it. Each ensemble has the
     number of trees with the lowest log loss on its fold. The result does not depend on the order of
@@ -140,12 +140,12 @@ class BoostedTrees(ResizableState, tf.keras.layers.Layer):
         return int(self._roots.shape[1] or tf.shape(self._roots)[1])
 
     def adapt(self, data: Any, max_examples: int = 1 << 20) -> None:
-        """Trains the trees; those of an earlier call are dropped.
+        """Trains the trees. They replace the trees of an earlier call.
 
         Args:
             data: iterable, such as a `tf.data.Dataset`, of `(inputs, labels)` or
-                `(inputs, labels, weights)`, where inputs are those of the layer with row keys, and
-                labels in [0, 1] and weights have the shape [B] or [B, 1].
+                `(inputs, labels, weights)`, where inputs are the inputs of the layer with row keys,
+                and labels in [0, 1] and weights have the shape [B] or [B, 1].
             max_examples: the trees are made of at most so many examples. Of more, a sample is taken
                 by a hash of the row keys. Memory: 4 · C + 40 bytes an example.
 

@@ -37,8 +37,8 @@ class FieldEmbedding(TableLayer):
     they are below num_rows - 1, rows of `CategoryRows` or positions in a vocabulary.
 
     Args:
-        num_rows: rows of each field, at least 2: an integer for every field, first those of the
-            matrix, then the bags. For hashes take a few times the number of categories; for the
+        num_rows: rows of each field, at least 2: an integer for every field, first the fields of
+            the matrix, then the bags. For hashes take a few times the number of categories; for the
             rows of a `CategoryRows` its `num_rows`.
         units: D, width of the vectors: an integer, or one for each field. Then the output is a list
             of [B, units of the field], unless there are `projected_units`.

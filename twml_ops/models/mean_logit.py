@@ -24,8 +24,8 @@ class MeanLogit(tf.keras.layers.Layer):
         """Averages a batch.
 
         Args:
-            inputs: a list of the logits of the model in training and those of the other one, float
-                [B, L] each.
+            inputs: a list of the logits of the model in training and the logits of the other one,
+                float [B, L] each.
             training: whether the result is the first logit alone.
 
         Returns:

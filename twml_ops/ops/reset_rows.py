@@ -22,7 +22,7 @@ class DynamicRows(NamedTuple):
     """What an optimizer has to know of a table whose rows get new ids.
 
     Attributes:
-        stale_slots: bool [N], the rows whose slots are those of an earlier id.
+        stale_slots: bool [N], the rows whose slots belong to an earlier id.
         header: int64, of which item 0 is the number of lookups so far.
         updated_at: int64 scalar, the number of lookups before the last update.
     """

@@ -30,13 +30,13 @@ class TierStatistics(NamedTuple):
     Attributes:
         lookups: products with the table.
         rows: distinct rows of each lookup, added up.
-        misses: those of them that were not in the cache.
+        misses: rows of lookups that were not in the cache.
         prefetched: misses whose row had been read ahead, or was being read.
         prefetches: rows that were read ahead.
         written_back: changed rows that left the cache.
         rows_read: single rows that were read from the file.
         bytes_read: from the file.
-        bytes_written: to the file, with those of rows that were moved within it.
+        bytes_written: to the file, including rows that were moved within it.
         direct: 1 if the file is read and written past the page cache.
         io_uring: 1 if requests are submitted with io_uring.
     """
@@ -112,7 +112,7 @@ class TieredRows:
         return tuple(self._parts)
 
     def attach_slots(self, slots: Sequence[Any], initial_values: Sequence[float]) -> Any:
-        """Keeps the rows of an optimizer's slots beside those of the table.
+        """Keeps the rows of an optimizer's slots beside the rows of the table.
 
         Slots that are attached already keep their values, and nothing happens. Otherwise the file
         is written again, and the slots get their initial values.

@@ -258,7 +258,7 @@ class KerasHost(tf.keras.optimizers.Optimizer):
             variable: one of those that the optimizer was built for.
 
         Returns:
-            The average. Its values are those of an earlier step; see `averaged_weights`.
+            The average. It has the values of an earlier step; see `averaged_weights`.
         """
         index = self._index_of(variable)
         slots = (tf_variable(self._slots[name][index]) for name in AVERAGE_SLOTS)

@@ -54,7 +54,7 @@ def average_slots(shape: Sequence[int], dtype: Any) -> list[SlotSpec]:
         dtype: of the variable.
 
     Returns:
-        Those of `MovingAverage`. Their initial values mean that the average is the variable.
+        The slots of `MovingAverage`. Their initial values mean that the average is the variable.
     """
     dtype = tf.as_dtype(dtype)
     averages = tf.float32 if dtype == tf.bfloat16 else dtype
@@ -132,7 +132,7 @@ class MovingAverage(NamedTuple):
         if step == 0:
             return tf.cast(variable, values.dtype), steps
         dynamic = dynamic_rows_of(self.variable)
-        if dynamic is not None:  # Their averages are those of an earlier id.
+        if dynamic is not None:  # Their averages belong to an earlier id.
             steps = tf.where(dynamic.stale_slots.read_value(), tf.zeros_like(steps), steps)
         with device_scope_of(self.variable):
             if not self._has_kernel():

@@ -214,7 +214,7 @@ class SparseOptimizer(KerasHost):
 
     @property
     def slot_names(self) -> tuple[str, ...]:
-        """The names of all slots: those of `update_rule`, and with `use_ema` those of averages."""
+        """The names of all slots of `update_rule`, and with `use_ema` of the averages."""
         names = self.update_rule.slot_names
         average, step = AVERAGE_SLOTS
         # In this order a file of an earlier version, which has no steps, is the beginning of one.

@@ -286,8 +286,8 @@ class Channel:
     def reconnect(self) -> None:
         """Goes on with the ranks that there are now, for `PeerGroup`. A collective call.
 
-        Named graphs are those of the new number of ranks. In other graphs the senders of a lost
-        rank send to its receivers.
+        Named graphs are made again for the new number of ranks. In other graphs the senders of a
+        lost rank send to its receivers.
 
         Raises:
             PeerFailure: Another rank has failed.

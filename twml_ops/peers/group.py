@@ -92,7 +92,7 @@ class PeerGroup:
             joined are last.
         timeout: Seconds that a call may take.
         epoch: How many epochs are complete, as the training says; 0 at the start. A process that
-            joins begins with those of the others.
+            joins begins with the number of the others.
         has_joined: Whether this process replaces one that was lost.
         shrinks: How often the group has lost ranks.
         joins: How many ranks have been replaced.

@@ -43,7 +43,8 @@ def constant_of(initializer: Any) -> float | None:
 def initial_rows(
     initializer: Any, shape: Sequence[int], dtype: str
 ) -> Iterator[tuple[int, tf.Tensor]]:
-    """The initial values of a table, equal bit for bit to those of a table that is made at once.
+    """The initial values of a table, equal bit for bit to the values of a table that is made at
+    once.
 
     Random initializers of Keras are evaluated some rows at a time. Others, such as functions, are
     evaluated at once, which takes the memory of the whole table.

@@ -50,7 +50,7 @@ class Tiered:
 
     Each row of the file has the weights and the optimizer's slots. A row that a batch needs is read
     into the cache, where it is used and updated; a changed row that leaves the cache is written
-    back in the background. Results are those of a table in memory, bit for bit. The cache is
+    back in the background. Results are bit for bit the same as with a table in memory. The cache is
     set-associative, with sets of 16 rows. All distinct ids of a batch must fit into it.
 
     The file is scratch memory of the running process: save the model, or write checkpoints.
@@ -169,8 +169,8 @@ class Tiered:
 class TieredPlacement(Placement):
     """The rows of a table are in a file; a variable [C, D] is the cache of C rows.
 
-    The variable is no table: reading or writing it raises an error. The ids of gradients are those
-    of the table [N, D].
+    The variable is no table: reading or writing it raises an error. Gradients have ids of the table
+        [N, D].
 
     Args:
         storage: where the rows are.

@@ -2,7 +2,7 @@
 
 The profile that decides is that of MTrainS ("MTrainS: Improving DLRM training efficiency using
 heterogeneous memories", arXiv:2305.01515): the bandwidth that a table needs and the locality of its
-accesses. The hit rates are those of a cache of the least recently used rows for each size.
+accesses. The hit rates assume a cache that drops the least recently used rows, for each size.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class TableDemand:
         rows: of the table.
         row_bytes: of a row with its slots.
         reads_per_second: rows that are read; as many are written.
-        least_rows: rows that a cache must hold at least, those of one step.
+        least_rows: rows that a cache must hold at least, which are the rows of one step.
         sizes: int64 [S], ascending numbers of rows in a cache.
         hit_rates: float64 [S], the share of the reads that a cache of that size serves.
     """

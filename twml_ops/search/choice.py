@@ -65,7 +65,7 @@ class Choice(abc.ABC):
         """The weighted candidates. At weights with a single 1 it equals `chosen`.
 
         Args:
-            tensors: Those of `mixed`.
+            tensors: The outputs of the K candidates, from `mixed`.
             weights: Float [K], not negative, with the sum 1.
 
         Returns:

@@ -80,7 +80,7 @@ class Epoch:
         validation_loss: The same of the steps of the logits, without costs; NaN in the warm-up.
         searching: Whether it is not of the warm-up.
         temperature: τ.
-        costs: Expected costs, divided by those of the largest network.
+        costs: Expected costs, divided by the costs of the largest network.
     """
 
     number: int

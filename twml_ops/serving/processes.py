@@ -63,7 +63,7 @@ class ServerProcesses:
 
     Args:
         folder: see `Server`.
-        options: those of each process.
+        options: the options of each process.
         count: number of processes.
         target: the function of a process. It is called with the folder, the options, and a function
             to be called when the ports are open; it serves until SIGTERM. Processes import it.

@@ -268,7 +268,7 @@ def _write_spec(spec: Any, name: str, number: int, signature: str = "") -> None:
 
 
 class _Parsed(NamedTuple):
-    """A request whose names are those of the model, and whose tensors have a shape and a type."""
+    """A request with names that the model has, and tensors that have a shape and a type."""
 
     request: Any
     version: Version

@@ -30,8 +30,8 @@ class Service:
 
     Args:
         model: the model.
-        options: those of the server.
-        metrics: those of the server.
+        options: the options of the server.
+        metrics: the metrics of the server.
     """
 
     def __init__(self, model: Model, options: ServerOptions, metrics: Metrics) -> None:

@@ -80,7 +80,7 @@ class Version:
         Args:
             folder: its folder.
             number: its number.
-            options: those of the server.
+            options: the options of the server.
 
         Raises:
             OSError: a file cannot be read.

@@ -151,7 +151,7 @@ def print_metrics(
     Args:
         console: where to print.
         metrics: value by name, as in metrics.json.
-        by_label: metrics of each label; those of several labels have columns of their own.
+        by_label: metrics of each label; several labels have a column each.
         before: the same before a calibration, for more columns; None: there was none.
     """
     found = metric_table(metrics, by_label, before)

@@ -86,8 +86,8 @@ def choose_model(
         parts: training data and validation data; None: there are too few examples.
         log_dir: folder of the TensorBoard logs, with one folder for each trial.
         console: terminal for the output.
-        checkpoints: those of the run, which keep the trials that are done. A run that is continued
-            does not repeat them, and their time counts. None: none are kept.
+        checkpoints: the checkpoints of the run, which keep the trials that are done. A run that is
+            continued does not repeat them, and their time counts. None: none are kept.
 
     Returns:
         (the configuration with the chosen model, its number of epochs, the trials).

@@ -47,8 +47,8 @@ class ClusterCheckpoints:
     """The checkpoints of a run, as its chief finds them.
 
     A process that its supervisor has restarted continues without being told to: the checkpoints
-    have the start id of the cluster. Those of another start are treated as one process treats those
-    that it finds: they are continued with --resume, and removed with --overwrite.
+    have the start id of the cluster. Checkpoints of another start are treated as a single process
+    treats the ones that it finds: they are continued with --resume, and removed with --overwrite.
 
     Args:
         out: final folder of the run.

@@ -24,7 +24,7 @@ MEMORY_SHARE = 4  # the copy, with two slots a weight, takes at most this part o
 class ClusterSpeed:
     """Measures the speed of a cluster, and once that of one process, on the host of the chief.
 
-    Trainings that soon end are not measured, nor those of models that are large for one process. A
+    Trainings that soon end are not measured, nor models that are large for one process. A
     measurement that fails has no effect on the training.
 
     Args:

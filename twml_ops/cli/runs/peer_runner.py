@@ -42,7 +42,7 @@ class PeerRunner(LocalRunner):
         config: configuration of the run, with a learning rate.
         log_dir: folder of the TensorBoard logs; None: there are none.
         console: terminal on which the progress is shown.
-        checkpoints: those of this rank; None: none are written.
+        checkpoints: the checkpoints of this rank; None: none are written.
         group: the ranks.
     """
 

@@ -120,7 +120,7 @@ def _rows_of_tables(before: tf.keras.Model, after: tf.keras.Model) -> dict[int, 
     """Where the rows of each table were put, by the identity of its variable."""
     try:
         tables = models.enlarged_tables(before, after)
-    except ValueError:  # other layers: the slots are those of another model
+    except ValueError:  # other layers: the slots belong to another model
         return {}
     return {id(t.after): t.rows for t in tables}
 

@@ -20,7 +20,7 @@ def serve_folder(folder: Path, processes: int = 1, **options: Any) -> None:
     Args:
         folder: the folder of a scorer or of its versions.
         processes: number of processes that serve.
-        **options: those of `twml_ops.serving.ServerOptions`.
+        **options: the fields of `twml_ops.serving.ServerOptions`.
 
     Raises:
         UserError: the packages of the extra are missing, an option is wrong, the folder has no

@@ -1,6 +1,6 @@
 """Checkpoints of a run: each server writes and reads its own shards.
 
-The folders and the manifests are those of `twml_ops.checkpoint`, which commits, finds and removes
+The folders and the manifests are made by `twml_ops.checkpoint`, which commits, finds and removes
 them. The tensors are in bundles of TensorFlow: one of each server and one of the dense weights. The
 manifest says how tables were sharded, so that a run with another number of servers or another axis
 can read them. A checkpoint of changed rows is replayed on those before, shard by shard. All servers

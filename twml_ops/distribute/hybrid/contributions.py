@@ -47,7 +47,7 @@ def combine(
     uses: int,
     gradients: Sequence[Any],
 ) -> tuple[list[list[list[ShardGradient]]], list[Any]]:
-    """Combines the contributions of all workers into those of the concatenated batch.
+    """Combines the contributions of all workers into the contributions of the concatenated batch.
 
     Args:
         devices: The servers.
