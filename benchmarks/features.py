@@ -29,7 +29,7 @@ def measure(*, threads: int, rounds: int, quick: bool, log: Log) -> dict[str, An
     """Measures times and errors.
 
     Args:
-        threads: of the discretizers; sketches use one thread.
+        threads: the threads of the discretizers; sketches use one thread.
         rounds: turns of each contender.
         quick: use tiny sizes.
         log: receives progress messages.

@@ -74,7 +74,7 @@ class Trained:
 
     Args:
         schema_source: data that the transforms of a new model are adapted to.
-        seed: of the initial weights and of the order of the examples.
+        seed: the seed of the initial weights and of the order of the examples.
     """
 
     def __init__(self, schema_source: Source, seed: int) -> None:
@@ -126,7 +126,7 @@ def measure(days: int, seed: int) -> list[dict[str, Any]]:
 
     Args:
         days: number of days of November.
-        seed: of all models.
+        seed: the seed of all models.
 
     Returns:
         For each day: its number, its examples, and by model the AUC, the log loss and the seconds

@@ -89,9 +89,9 @@ def measure(folder: Path, rows: int, row_bytes: int, seconds: float, rounds: int
 
     Args:
         folder: on the device that is measured.
-        rows: of the table.
-        row_bytes: of a row.
-        seconds: of each measurement.
+        rows: the rows of the table.
+        row_bytes: the bytes of a row.
+        seconds: the seconds of each measurement.
         rounds: measurements of each store.
 
     Returns:

@@ -102,9 +102,9 @@ def measure(
 
     Args:
         folder: on the device that is measured.
-        sizes: of the table and the requests.
+        sizes: the sizes of the table and the requests.
         chosen: items of `SETTINGS`.
-        seconds: of each measurement.
+        seconds: the seconds of each measurement.
         warm: seconds of a turn that fills the cache; there are up to 3 of them.
         rounds: measurements of the throughput.
 
@@ -262,7 +262,7 @@ def write_model(folder: Path, sizes: dict[str, Any], form: str) -> None:
 
     Args:
         folder: where to write; it is created.
-        sizes: of the table.
+        sizes: the sizes of the table.
         form: the format of its rows.
     """
     from twml_ops.export.array_files import save_parts

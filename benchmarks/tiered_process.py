@@ -31,8 +31,9 @@ class Training:
 
     Args:
         setting: sizes, skew, storage and whether memory is limited.
-        group: of this process, whose memory is limited, once the batches are there, to what it
-            has, what the table asks for, a tenth of that, what the steps take, and `SLACK_BYTES`.
+        group: the group of this process, whose memory is limited, once the batches are there, to
+            what it has, what the table asks for, a tenth of that, what the steps take, and
+            `SLACK_BYTES`.
     """
 
     def __init__(self, setting: dict[str, Any], group: Path | None) -> None:

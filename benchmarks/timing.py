@@ -24,7 +24,7 @@ class Timing:
     """Seconds per call.
 
     Attributes:
-        median: of the calls that count.
+        median: the median of the calls that count.
         lower: first quartile.
         upper: third quartile.
         calls: number of calls that count.
@@ -47,7 +47,7 @@ class Timing:
         """The quartiles of the calls.
 
         Args:
-            seconds: of each call.
+            seconds: the seconds of each call.
             disturbed: number of turns with steal time.
             cpu_seconds: CPU seconds per call of each turn.
         """
@@ -70,7 +70,7 @@ class Turns:
         """Adds a turn.
 
         Args:
-            seconds: of each call in the turn.
+            seconds: the seconds of each call in the turn.
             undisturbed: whether there was no steal time to speak of.
             cpu_seconds: per call, if they were measured.
         """
@@ -129,7 +129,7 @@ def interleave(
         runs: name -> call.
         batches: batch indices, which are used cyclically.
         rounds: turns of each contender that should count.
-        seed: of the random order.
+        seed: the seed of the random order.
 
     Returns:
         name -> seconds per call, and CPU seconds.

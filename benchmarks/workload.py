@@ -111,7 +111,7 @@ def make_case(workload: Workload, batches: Sequence[Batch], threads: int, seed: 
         workload: sizes of the table.
         batches: the batches of the case.
         threads: number of threads to use.
-        seed: of the random numbers.
+        seed: the seed of the random numbers.
     """
     rng = np.random.default_rng(seed)
     scale = np.float32(0.1)

@@ -48,7 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
     """Trains on four fifths of the examples and prints the metrics of the others.
 
     Args:
-        arguments: of the command line.
+        arguments: the arguments of the command line.
 
     Returns:
         The metrics.

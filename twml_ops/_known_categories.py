@@ -100,7 +100,7 @@ class KnownCategories:
         """Reads the sample of a folder.
 
         Args:
-            folder: of a run or of an exported scorer.
+            folder: the folder of a run or of an exported scorer.
 
         Returns:
             The sample; None if the folder was written without one.

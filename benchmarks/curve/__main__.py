@@ -113,7 +113,7 @@ def load(file: Path, share: float) -> Results:
 
     Args:
         file: of the results.
-        share: of a core, for each host.
+        share: the share of a core, for each host.
 
     Raises:
         SystemExit: they are of another share.

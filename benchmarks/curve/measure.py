@@ -35,7 +35,7 @@ class Limits:
     """What each host has of this machine.
 
     Attributes:
-        share: of one core.
+        share: the share of one core.
         quota_us: microseconds of a core that a host may use at once, before others have their turn.
         spare_cores: cores that this process does not use, which hosts may use as well until the
             limits come.
@@ -64,8 +64,8 @@ def measure(cell: Cell, limits: Limits, seconds: float) -> dict[str, Any]:
 
     Args:
         cell: the cell.
-        limits: of each host.
-        seconds: of the measurement; it takes longer if a worker ends too few calls.
+        limits: the limits of each host.
+        seconds: the seconds of the measurement; it takes longer if a worker ends too few calls.
 
     Returns:
         `steps`: batches per second of all workers, or of the mean host if hosts train by
@@ -116,8 +116,8 @@ def learn(cell: Cell, limits: Limits, batches: int) -> dict[str, Any]:
 
     Args:
         cell: the cell.
-        limits: of each host.
-        batches: of all workers together.
+        limits: the limits of each host.
+        batches: the batches of all workers together.
 
     Returns:
         `loss`: of held-out data; `seconds`: with limits, without the first call of each worker.

@@ -143,7 +143,7 @@ class Network:
         """Limits the CPU time of each host.
 
         Args:
-            share: of one core; None removes the limit.
+            share: the share of one core; None removes the limit.
             quota_us: microseconds that a host may use at once.
         """
         self._with_cpu().cap(share, quota_us)

@@ -35,7 +35,7 @@ def examples(count: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
 
     Args:
         count: their number.
-        seed: of the examples.
+        seed: the seed of the examples.
 
     Returns:
         (ids [count, ENTRIES], float32 labels [count, 1]).
@@ -54,7 +54,7 @@ def dataset(batches: int, seed: int, batch: int = BATCH) -> tf.data.Dataset:
 
     Args:
         batches: their number.
-        seed: of the examples.
+        seed: the seed of the examples.
         batch: examples in one.
     """
     import tensorflow as tf

@@ -40,8 +40,8 @@ def run(
     """Runs a job.
 
     Args:
-        consistency: of the ranks.
-        seed: of the order of the examples.
+        consistency: the consistency of the ranks.
+        seed: the seed of the order of the examples.
         deaths: rank -> the example at which it is killed.
         max_restarts: see `run_job`.
 

@@ -54,7 +54,7 @@ def data_set(content: Mapping[str, Any], name: str) -> str:
 
     Args:
         content: of `Results`.
-        name: of the data set.
+        name: the name of the data set.
     """
     runs = {contender: found for contender, found in content["runs"][name].items() if found}
     about = content["data"][name]

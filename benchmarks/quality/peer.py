@@ -80,7 +80,7 @@ class Peer(ABC):
                 peers that have rounds.
             train: examples to train on.
             scored: examples to predict; with `stop_early` their labels decide when to stop.
-            seed: of the training.
+            seed: the seed of the training.
             stop_early: whether `scored` is a validation set and decides the number of rounds.
         """
 

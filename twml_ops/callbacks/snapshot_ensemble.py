@@ -23,7 +23,8 @@ class Diversity(NamedTuple):
     Attributes:
         deviation: the standard deviation of the members' probabilities of an example, the mean over
             the examples.
-        correlation: of the errors (probability - label) of two members, the mean over all pairs.
+        correlation: the correlation of the errors (probability - label) of two members, the mean
+            over all pairs.
     """
 
     deviation: float

@@ -98,7 +98,7 @@ def location(path: str | os.PathLike[str] | RemotePath) -> Location:
     """The place that a path or an address names.
 
     Args:
-        path: of this machine, or with the scheme of a file system of TensorFlow.
+        path: the path of this machine, or with the scheme of a file system of TensorFlow.
     """
     if isinstance(path, RemotePath):
         return path

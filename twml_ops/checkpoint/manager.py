@@ -57,8 +57,8 @@ class CheckpointManager:
     memory of the copy, as large as the state, is kept for the next checkpoint.
 
     Args:
-        folder: of all checkpoints. It is created by the first `save`. An address with a scheme,
-            such as gs://, is one of TensorFlow's file systems, which have no locks.
+        folder: the folder of all checkpoints. It is created by the first `save`. An address with a
+            scheme, such as gs://, is one of TensorFlow's file systems, which have no locks.
         keep: how many checkpoints to keep, the last ones, at least 1.
         background: whether a thread writes. Otherwise `save` returns when the checkpoint is on the
             disk, and copies nothing but changed rows.
@@ -200,7 +200,7 @@ class CheckpointManager:
         """Writes a checkpoint, and removes those that are no longer to be kept.
 
         Args:
-            step: of the optimizer.
+            step: the step of the optimizer.
             variables: their current values are saved.
             values: everything that is no array; JSON must have them.
 
@@ -432,7 +432,7 @@ class CheckpointManager:
 
         Args:
             write: gets a writer and the number of the checkpoint, and commits it.
-            step: of the optimizer.
+            step: the step of the optimizer.
 
         Returns:
             The folder of the checkpoint.

@@ -44,7 +44,7 @@ def check_bits(bits: int | None, where: str) -> None:
     """Checks a number of bits.
 
     Args:
-        bits: of a weight; None: as it is.
+        bits: the bits of a weight; None: as it is.
         where: for the message.
 
     Raises:
@@ -67,7 +67,7 @@ def encode_rows(
         rows: [C, ...].
         ids: int64 [C], their numbers in ascending order; None: all rows, C = N.
         num_rows: N, of the whole table.
-        bits: of a weight after quantization; None: as it is.
+        bits: the bits of a weight after quantization; None: as it is.
 
     Returns:
         The pieces and what is needed to read them.
@@ -106,7 +106,7 @@ def decode_rows(
         data: uint8, all bytes.
         dtype: name of the type of an element.
         shape: [N, ...] of the whole table.
-        details: of the encoding.
+        details: the details of the encoding.
 
     Returns:
         The numbers of the rows, or None for all, and the rows [C, ...].

@@ -135,17 +135,17 @@ class Table(ABC):
 
     @property
     def row_splits(self) -> Array:
-        """That of `rows`."""
+        """The row splits of `rows`."""
         return self.rows.row_splits
 
     @property
     def ids(self) -> Array:
-        """That of `rows`."""
+        """The ids of `rows`."""
         return self.rows.ids
 
     @property
     def values(self) -> Array | None:
-        """That of `rows`."""
+        """The values of `rows`."""
         return self.rows.values
 
 

@@ -41,7 +41,7 @@ class Columns(ABC):
         """One number a row: float64 [R], NaN where it is missing."""
 
     def labels(self, name: str) -> Array:
-        """The same of a label, which may be text: yes and true are 1, no and false are 0."""
+        """The numbers of a label, which may be text: yes and true are 1, no and false are 0."""
         return self.numbers(name)
 
     @abstractmethod
@@ -276,7 +276,7 @@ def infer(columns: pa.Schema, path: str, labels: Sequence[str]) -> Schema:
 
     Args:
         columns: names and types of the columns.
-        path: of the file, for messages.
+        path: the path of the file, for messages.
         labels: names of the label columns.
 
     Raises:

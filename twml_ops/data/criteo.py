@@ -41,8 +41,8 @@ class CriteoSource(TextSource):
 
         Args:
             name: the source as the user wrote it.
-            path: of the file; ends in .gz if it is compressed.
-            hash_version: of the category ids.
+            path: the path of the file; ends in .gz if it is compressed.
+            hash_version: the hash version of the category ids.
 
         Raises:
             FileNotFoundError: no such file.

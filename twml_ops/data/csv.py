@@ -57,7 +57,7 @@ class CsvSource(Source):
             name: the source as the user wrote it.
             glob: path or pattern of the files, read in sorted order.
             schema: the uses of the columns; None: by the types that the first file suggests.
-            hash_version: of the category ids, if there is no schema.
+            hash_version: the hash version of the category ids, if there is no schema.
             labels: names of the label columns, if there is no schema.
 
         Raises:

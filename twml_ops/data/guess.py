@@ -49,7 +49,7 @@ def guess_texts(name: str, texts: pa.Array) -> Guess | None:
     """The guess for a column of texts; None if it has no values.
 
     Args:
-        name: of the column.
+        name: the name of the column.
         texts: binary or strings [R], null where a field is empty.
     """
     values = _without_nulls(_trimmed(pc.unique(texts.drop_null())))

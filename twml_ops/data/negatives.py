@@ -17,7 +17,7 @@ def sample_negatives(source: Source, rate: float, seed: int = 0) -> Source:
     Args:
         source: labelled examples.
         rate: share of the negatives to keep, in (0, 1].
-        seed: of the random choice, which depends on nothing else.
+        seed: the seed of the random choice, which depends on nothing else.
 
     Returns:
         All positives and the negatives that were drawn, in the order of the source.

@@ -69,7 +69,7 @@ def shuffled_windows(
 
     Args:
         blocks: the examples from the beginning of the window `first` on.
-        seed: of the order.
+        seed: the seed of the order.
         epoch: number of the pass.
         first: number of the first window.
         start: how many examples of that window are left out.
@@ -86,7 +86,7 @@ def shuffled_windows(
 
 
 def regroup(blocks: Iterator[Block], rows: int) -> Iterator[Block]:
-    """The same examples in blocks of exactly `rows`, the last one of what is left."""
+    """The examples in blocks of exactly `rows`; the last block has what is left."""
     held: list[Block] = []
     missing = rows
     for block in blocks:

@@ -63,7 +63,7 @@ class ParquetSource(Source):
             glob: path or pattern of the files, read in sorted order.
             dim: the size of the id space of `ids`; None: found by a pass over the data.
             schema: the uses of the columns; None: by their types.
-            hash_version: of the category ids, if there is no schema.
+            hash_version: the hash version of the category ids, if there is no schema.
             labels: names of the label columns, if there is no schema.
             drop_unusable: leave out columns of other types, see `dropped`, instead of an error.
 

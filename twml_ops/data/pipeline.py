@@ -57,7 +57,7 @@ class Pipeline:
         `tf.data.experimental.assert_cardinality(n)`.
 
         Args:
-            settings: of the pipeline; default: its own.
+            settings: the settings of the pipeline; default: its own.
 
         Returns:
             The dataset of one pass.

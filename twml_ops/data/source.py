@@ -337,8 +337,8 @@ class Source(ABC):
         worker, but parsed and hashed by one.
 
         Args:
-            index: of the worker, in [0, count).
-            count: of the workers.
+            index: the index of the worker, in [0, count).
+            count: the number of the workers.
 
         Returns:
             The part, a source of its own. All parts together are the examples, each once.
@@ -380,7 +380,7 @@ class View(Source):
 
     Args:
         whole: the source viewed.
-        name: of the view.
+        name: the name of the view.
     """
 
     def __init__(self, whole: Source, name: str) -> None:

@@ -55,7 +55,7 @@ class TFRecordSource(Source):
             glob: path or pattern of the files, read in sorted order.
             dim: the size of the id space of `ids`; None: found by a pass over the data.
             schema: the uses of the features; None: by their types.
-            hash_version: of the category ids, if there is no schema.
+            hash_version: the hash version of the category ids, if there is no schema.
             labels: names of the label columns, if there is no schema.
 
         Raises:

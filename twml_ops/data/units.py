@@ -154,7 +154,7 @@ class StoredPiece(Piece):
     Args:
         number: as of `Piece`.
         units: the blocks of each unit.
-        sizes: of each unit: the bytes that were parsed.
+        sizes: for each unit the bytes that were parsed.
     """
 
     def __init__(self, number: int, units: Sequence[Sequence[Block]], sizes: Sequence[int]) -> None:

@@ -46,7 +46,7 @@ class ScorerPublisher:
     Args:
         model: the model that is trained, or one with the same variables, such as one that ends in
             further layers.
-        folder: of the versions; it is created.
+        folder: the folder of the versions; it is created.
         tables: see `to_scorer`.
         schema: see `to_scorer`.
         output_name: see `to_scorer`.
@@ -92,7 +92,7 @@ class ScorerPublisher:
         """Writes a checkpoint as the next version.
 
         Args:
-            checkpoint: of the training, newer than those that were published before.
+            checkpoint: the checkpoint of the training, newer than those that were published before.
 
         Returns:
             What was written.
@@ -120,7 +120,7 @@ class ScorerPublisher:
         """Writes the current weights as the next version.
 
         Args:
-            step: of the optimizer, which the version tells. Default: it tells none.
+            step: the step of the optimizer, which the version tells. Default: it tells none.
 
         Returns:
             What was written.

@@ -39,7 +39,7 @@ class RowChanges(NamedTuple):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """That of the whole array."""
+        """The shape of the whole array."""
         return (self.num_rows, *self.values.shape[1:])
 
     @property
@@ -156,11 +156,11 @@ class EarlierScorer:
 
     Args:
         path: its folder.
-        folder: that of the new one, in the same parent folder.
+        folder: the folder of the new scorer, in the same parent folder.
 
     Attributes:
         whole: the folder that has all arrays as a whole: this one, or its base.
-        fingerprint: that of `whole`.
+        fingerprint: the fingerprint of `whole`.
 
     Raises:
         FileNotFoundError: it is no scorer.

@@ -168,7 +168,7 @@ class IdRowMap(NamedTuple):
 
         Args:
             counts: how often each id occurred.
-            min_count: of an id that gets a row.
+            min_count: the least count of an id that gets a row.
             max_rows: the largest number of ids with rows in each field.
         """
         state = counts.state()

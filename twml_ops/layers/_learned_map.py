@@ -59,7 +59,8 @@ def plan_hash(
     half.
 
     Args:
-        num_bytes: of the vectors (float32), and of the map, which is charged 4 bytes for each id.
+        num_bytes: the number of bytes of the vectors (float32), and of the map, which is charged 4
+            bytes for each id.
         units: width of the vectors, positive.
         num_ids: ids that can be in the map: those that are frequent enough.
         own_share: share of the memory for ids with a row of their own, in [0, 1]. With 0, there are
@@ -106,7 +107,7 @@ def learned_rows(
         counts: int64 [U], occurrences of each id.
         vectors: [U, D], of a model in which every id had a vector of its own.
         plan: the rows of the field.
-        seed: of the clusters.
+        seed: the seed of the clusters.
 
     Returns:
         (positions of the ids that are in the map, their rows), int64 [own + clustered] each.

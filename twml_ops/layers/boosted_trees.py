@@ -57,7 +57,8 @@ class BoostedTrees(ResizableState, tf.keras.layers.Layer):
         num_leaves: largest number of leaves of a tree, at least 2, default 31.
         min_examples: smallest number of examples of a leaf, default 50.
         learning_rate: factor of the values of the leaves, in (0, 1], default 0.1.
-        seed: of the random half of the columns and 80 % of the rows that a tree is made of.
+        seed: the seed of the random half of the columns and 80 % of the rows that a tree is made
+            of.
         out_of_fold: if false, a row has the mean of all ensembles in training too, for a net that
             is trained without the trees. `call` needs no row keys then.
         **kwargs: of `tf.keras.layers.Layer`.

@@ -57,7 +57,7 @@ class DynamicLookup(tf.keras.layers.Layer):
         pinned_lookups: rows that one of so many last calls used are not given away, default 1.
         sketch_width: number of counters of a row of the sketch, a power of two; default: the
             smallest one that is at least 4 · `capacity`. There is no sketch if `min_count` is 1.
-        seed: of the hashes; one that is secret if others may choose ids that collide.
+        seed: the seed of the hashes; one that is secret if others may choose ids that collide.
         **kwargs: of `tf.keras.layers.Layer`.
 
     Raises:

@@ -49,7 +49,7 @@ class FieldEmbedding(TableLayer):
             weights) or "sqrtn" (divided by the square root of the sum of their squares). An empty
             bag is 0.
         num_bags: G, how many of the fields are bags.
-        embeddings_initializer: of the table [sum(num_rows), units].
+        embeddings_initializer: the initializer of the table [sum(num_rows), units].
         kernel_dtype: "float32", or "bfloat16" as of `SparseLinear`.
         projected_units: None, or the width to which each field's vectors are multiplied by a matrix
             of the field [its units, projected_units], without bias; it takes the place of `units`

@@ -71,7 +71,7 @@ class LearnedHash(CategoryRows):
             embedding: the vectors, trained, of one width. Its first fields are the fields of
                 `categories`, and its last ones the bags.
             plans: the rows of each field, for example of `plan_hash`.
-            seed: of the clusters.
+            seed: the seed of the clusters.
 
         Raises:
             ImportError: scikit-learn is missing.

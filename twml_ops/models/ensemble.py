@@ -43,8 +43,8 @@ def ensemble(
             outputs: probabilities [B, 1], or a dict of them by label.
         name: name of the model.
         combination: "mean_probability"; or "mean_logit", the probability of the mean of the logits.
-        weights: of the members in the mean of the probabilities, not negative with sum 1; None:
-            equal ones.
+        weights: the weights of the members in the mean of the probabilities, not negative with sum
+            1; None: equal ones.
 
     Returns:
         An uncompiled model with the inputs and the outputs of a member. `ensemble_members` returns

@@ -22,7 +22,7 @@ class EnlargedTable(NamedTuple):
 
     Attributes:
         before: the variable of the trained model, of TensorFlow.
-        after: that of the enlarged model.
+        after: the variable of the enlarged model.
         rows: int64 [rows of `before`], where they are in `after`.
     """
 

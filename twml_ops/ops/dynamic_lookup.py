@@ -40,7 +40,7 @@ def dynamic_lookup(
         max_age: of `eviction="age"`, in lookups.
         pinned: int64 scalar: rows that this and the preceding `pinned - 1` lookups used are not
             given away.
-        seed: of the hashes.
+        seed: the seed of the hashes.
 
     Returns:
         (rows int64 [K], reset int64 [E]): the row of each id, and the rows that have a new id.

@@ -70,9 +70,9 @@ def begin_update(
 
     Args:
         table: [N, D], the variable that is going to be updated.
-        dynamic: of the table.
+        dynamic: the dynamic of the table.
         slots: [N, ...].
-        initial_values: of each slot.
+        initial_values: the initial values of each slot.
     """
     with device_scope_of(table):
         rows = tf.where(dynamic.stale_slots.read_value())[:, 0]

@@ -63,7 +63,7 @@ class TieredRows:
     Args:
         table: variable float32 or bfloat16 [C, D]; C is a multiple of `CACHE_WAYS`.
         num_rows: N.
-        path: of the file.
+        path: the path of the file.
         initial: [D], the content of rows that were not written.
         prefetch_rows: how many rows are read ahead at most.
         policy: which row leaves the cache: "lru", the least recently used one, or "lfu", the one
@@ -119,7 +119,7 @@ class TieredRows:
 
         Args:
             slots: variables float32 [C, ...].
-            initial_values: of each slot.
+            initial_values: the initial values of each slot.
 
         Returns:
             The operation, or None in eager mode.

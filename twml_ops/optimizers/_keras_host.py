@@ -143,8 +143,8 @@ class KerasHost(tf.keras.optimizers.Optimizer):
 
         Args:
             gradient: `tf.Tensor` or `tf.IndexedSlices`.
-            variable: one of those that the optimizer was built for.
-            learning_rate: of the step; by default the current one.
+            variable: one of the variables that the optimizer was built for.
+            learning_rate: the learning rate of the step; by default the current one.
 
         Returns:
             The update's operation in a graph, if it runs a kernel; otherwise None.
@@ -255,7 +255,7 @@ class KerasHost(tf.keras.optimizers.Optimizer):
         """The moving average of a variable, which the option `use_ema` keeps.
 
         Args:
-            variable: one of those that the optimizer was built for.
+            variable: one of the variables that the optimizer was built for.
 
         Returns:
             The average. It has the values of an earlier step; see `averaged_weights`.
@@ -308,7 +308,7 @@ class KerasHost(tf.keras.optimizers.Optimizer):
         """Sets variables to their averages, if `use_ema` is set; `fit` does it at its end.
 
         Args:
-            var_list: those that the optimizer was built for, or some of them.
+            var_list: the variables that the optimizer was built for, or some of them.
         """
         if self.use_ema and is_built(self):  # Otherwise the averages are the variables.
             self._overwrite(self._distribution_strategy, var_list, self.average_step())

@@ -39,7 +39,7 @@ def initialize_keras(
     Args:
         optimizer: the optimizer.
         initialize: the constructor of its base class.
-        learning_rate: of the optimizer.
+        learning_rate: the learning rate of the optimizer.
         loss_scale_factor: option of Keras 3.
         gradient_accumulation_steps: option of Keras 3.
         **options: those that both have.

@@ -183,7 +183,7 @@ class _Before(NamedTuple):
     """What a model with averages in it had before.
 
     Attributes:
-        optimizer: of the model.
+        optimizer: the optimizer of the model.
         values: variables of TensorFlow, and their values.
         steps: the optimizers with averages, and how many steps they had done.
     """

@@ -39,7 +39,7 @@ class CompositeOptimizer(tf.keras.optimizers.Optimizer):
         default: for variables that match no pattern; of this package or of Keras.
         optimizers: regular expression → optimizer. The expressions are searched in the variable's
             path (Keras 3: "layer/weight"; Keras 2: the variable's name). The first match counts.
-        name: of the optimizer; by default that of the class.
+        name: the name of the optimizer; by default that of the class.
 
     Raises:
         ValueError: an optimizer occurs twice.

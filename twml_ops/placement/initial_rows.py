@@ -52,7 +52,7 @@ def initial_rows(
     Args:
         initializer: of Keras, or a function of shape and dtype.
         shape: [N, D].
-        dtype: of the table.
+        dtype: the type of the table.
 
     Yields:
         The first row and the values [count, D] of neighboring rows, in order.
@@ -76,7 +76,7 @@ def _is_elementwise_after(random: tf.Operation, operations: Sequence[tf.Operatio
 
     Args:
         random: the random op.
-        operations: of its graph, each after its inputs.
+        operations: the operations of its graph, each after its inputs.
     """
     later = {random}
     for op in operations:

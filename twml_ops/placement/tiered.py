@@ -402,7 +402,7 @@ class LargeTables(Placement):
     For `placement_scope`, with models whose layers have no argument `storage`.
 
     Args:
-        storage: of each table with more than `storage.cache_rows` rows.
+        storage: the storage of each table with more than `storage.cache_rows` rows.
     """
 
     def __init__(self, storage: Tiered) -> None:
@@ -476,7 +476,7 @@ def storage_of(argument: Tiered | Mapping[str, Any] | None) -> Tiered | None:
     """The `storage` argument of a layer, which may be the config of a `Tiered`.
 
     Args:
-        argument: of the layer.
+        argument: the argument of the layer.
 
     Returns:
         The storage, or None.

@@ -20,9 +20,9 @@ class TableDemand:
     """What a training asks of one table.
 
     Attributes:
-        name: of the table.
-        rows: of the table.
-        row_bytes: of a row with its slots.
+        name: the name of the table.
+        rows: the rows of the table.
+        row_bytes: the bytes of a row with its slots.
         reads_per_second: rows that are read; as many are written.
         least_rows: rows that a cache must hold at least, which are the rows of one step.
         sizes: int64 [S], ascending numbers of rows in a cache.
@@ -48,7 +48,7 @@ class TierChoice:
     """Where a table goes.
 
     Attributes:
-        name: of the table.
+        name: the name of the table.
         in_memory: whether the whole table is in memory; otherwise it is in a file.
         cached_rows: rows in memory.
         bytes: memory that the table takes.

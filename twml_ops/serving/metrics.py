@@ -279,7 +279,7 @@ class Metrics:
         Args:
             model: name of the model.
             version: its version.
-            step: of its training; None if it does not say.
+            step: the step of its training; None if it does not say.
         """
         self._version.labels(model).set(version)
         self._step.labels(model).set(-1 if step is None else step)

@@ -110,7 +110,7 @@ class Service:
         return await loop.run_in_executor(self._loader, self.model.refresh)
 
     async def reload(self) -> bool:
-        """The same, and tries damaged versions again; those who wait for it share one look."""
+        """Looks for versions and tries damaged ones again; callers that wait share the result."""
         if self._next_look is None:
             self._next_look = asyncio.create_task(self._look())
         return await asyncio.shield(self._next_look)
@@ -151,7 +151,7 @@ class Held:
         """Counts the bytes of a request that is not short.
 
         Args:
-            size: those that have arrived.
+            size: the number of bytes that have arrived.
 
         Raises:
             Overloaded: all such requests together have too many.

@@ -44,7 +44,7 @@ def print_model(
 
     Args:
         console: terminal for the output.
-        name: of the model.
+        name: the name of the model.
         weights: their number.
         optimizer: name of the optimizer.
         trees: for each layer of boosted trees the number of ensembles and the trees of the largest.

@@ -223,7 +223,7 @@ def worker_batches(
     Args:
         data: what the worker reads.
         batches: makes the batches of a source from a position on, the same in each process.
-        seed: of the order of the examples.
+        seed: the seed of the order of the examples.
         batch_size: examples in a batch.
         first_batch: the number of the batch to begin with, counted over all epochs.
     """

@@ -110,7 +110,7 @@ class PeerCheckpoints(RunCheckpoints):
     had another size, because there were fewer ranks, begins with the epoch of its checkpoint.
 
     Args:
-        folder: of the checkpoints of this rank.
+        folder: the folder of the checkpoints of this rank.
         config: configuration of the run, with which it can be continued.
         options: when to write, and whether to continue.
         overwrite: whether checkpoints of an earlier run are removed.

@@ -25,7 +25,7 @@ class RunPublisher:
     """Publishes the checkpoints of a run, and its final model.
 
     Args:
-        folder: of the versions.
+        folder: the folder of the versions.
         config: configuration of the run.
 
     Raises:

@@ -47,7 +47,7 @@ def write(folder: Path, model: tf.keras.Model) -> None:
     """Writes the slots and the step of the optimizer, without its learning rate.
 
     Args:
-        folder: of the run.
+        folder: the folder of the run.
         model: the trained model, compiled.
     """
     with CheckpointManager(folder / SLOTS, keep=1, background=False) as manager:
