@@ -1,4 +1,5 @@
-"""The one way to publish files and folders: they appear whole, and nobody's data are lost.
+"""The one way to publish files and folders: they appear whole, and data of other programs are not
+replaced.
 
 What is written goes to a temporary name beside its target, is brought to the disk, and is renamed.
 A target is replaced only on request, and only if it is a regular file, or a folder that has nothing

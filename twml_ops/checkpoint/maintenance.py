@@ -1,4 +1,4 @@
-"""Work on the checkpoints of a folder while nobody trains."""
+"""Work on the checkpoints of a folder while no training uses it."""
 
 from __future__ import annotations
 

@@ -79,7 +79,7 @@ class CriteoSource(TextSource):
         return Block(labels.astype(np.float32), groups)
 
     def _parse_version_1(self, chunk: Chunk) -> Block:
-        """As `_parse`, with the hash of old runs."""
+        """Parses as `_parse` does, with the hash of old runs."""
         try:
             table = _parse_csv(chunk, _TYPES)
         except pa.ArrowInvalid as e:

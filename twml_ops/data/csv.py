@@ -70,7 +70,7 @@ class CsvSource(Source):
         self._delimiter = _delimiter(self._files[0])
         header, first = self._file(self._files[0]).beginning(_SAMPLE_BYTES)
         self._header = _names(header, self._delimiter)
-        self._guessed: set[str] = set()  # columns of numbers that nobody has declared
+        self._guessed: set[str] = set()  # columns of numbers that no schema declares
         self._warned: set[str] = set()
         if schema is None:
             guesses = self._guess(first)

@@ -67,7 +67,7 @@ class TFRecordSource(Source):
         self._partitions = Partitions(glob, self._files)
         self._unit_rows: dict[str, list[int]] = {}  # of the files that were read to the end
         self._kinds, several, integers = self._learn_kinds(schema)
-        self._guessed: set[str] = set()  # integers that nobody has declared to be numbers
+        self._guessed: set[str] = set()  # integers that no schema declares to be numbers
         if schema is None:
             guesses = {
                 n: guess_numbers(n, pa.array(v))

@@ -187,7 +187,7 @@ class ScorerPublisher:
 
 
 def _was_published(folder: Path) -> bool:
-    """Whether a folder has nothing but files of versions, so that nobody else's are removed."""
+    """Whether a folder has only files of versions, so that no other files are removed."""
     if folder.is_symlink() or not folder.is_dir():
         return False
     program = (PROGRAM_FILE, part_of(folder / PROGRAM_FILE).name)

@@ -1,4 +1,4 @@
-"""Which row each id gets: its own, or that of a cluster of ids with similar vectors."""
+"""The map from ids to rows: an id has its own row, or the row of a cluster of similar ids."""
 
 from __future__ import annotations
 

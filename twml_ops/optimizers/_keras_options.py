@@ -58,7 +58,7 @@ def initialize_keras(
 
 
 def _options_of_keras_3(**options: Any) -> dict[str, Any]:
-    """Those options that the running Keras has.
+    """The options that the running Keras has.
 
     Raises:
         ValueError: one that it does not have is given.

@@ -220,7 +220,7 @@ class CompositeOptimizer(tf.keras.optimizers.Optimizer):
         return tf.convert_to_tensor(self.iterations.assign_add(1))
 
     def apply(self, grads: Sequence[Any], trainable_variables: Any = None) -> None:
-        """As Keras 3 calls it: applies each gradient with the optimizer of its variable.
+        """Applies each gradient with the optimizer of its variable, as Keras 3 calls it.
 
         Args:
             grads: one for each variable.

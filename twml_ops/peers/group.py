@@ -158,7 +158,8 @@ class PeerGroup:
         Args:
             name: The name of the block, for the message.
             leave: Whether the others can go on without this rank if the limit is reached; see
-                `end_process`. A rank that waits for others in vain cannot know.
+                `end_process`. A rank that waits for others cannot find out whether they are dead or
+                slow.
 
         Yields:
             The module MPI.
@@ -504,7 +505,7 @@ class PeerGroup:
                 self.comm.Iprobe(self._mpi.ANY_SOURCE, self._mpi.ANY_TAG)
 
     def _failing_hook(self, hook: Callable[..., Any]) -> Callable[..., Any]:
-        """Lets an exception that nobody catches end the process so that the others notice."""
+        """Lets an exception that is not caught end the process so that the others notice."""
 
         def report(*error: Any) -> None:
             hook(*error)

@@ -117,7 +117,7 @@ class Service:
 
     async def _look(self) -> bool:
         def look() -> bool:
-            self._next_look = None  # who calls from now on needs a later look
+            self._next_look = None  # calls from now on need a later look
             return self.model.refresh(retry=True)
 
         return await asyncio.get_running_loop().run_in_executor(self._loader, look)

@@ -46,9 +46,9 @@ def is_of_start(checkpoint: CheckpointReader) -> bool:
 class ClusterCheckpoints:
     """The checkpoints of a run, as its chief finds them.
 
-    A process that its supervisor has restarted continues without being told to: the checkpoints
-    have the start id of the cluster. Checkpoints of another start are treated as a single process
-    treats the ones that it finds: they are continued with --resume, and removed with --overwrite.
+    A process that its supervisor has restarted continues without `--resume`: the checkpoints have
+    the start id of the cluster. Checkpoints of another start are treated as a single process treats
+    the ones that it finds: they are continued with --resume, and removed with --overwrite.
 
     Args:
         out: final folder of the run.

@@ -111,7 +111,7 @@ def run_task(
 
 
 def _end(result: RunResult, out: Path, checkpoints: RunCheckpoints | ClusterCheckpoints) -> None:
-    """What is left to do when the folder of the run is there: no failure takes it away."""
+    """Publishes, removes checkpoints and prints, after the folder of the run is complete."""
     checkpoints.remove()
     if isinstance(checkpoints, RunCheckpoints):
         checkpoints.publish_final(result.model)
