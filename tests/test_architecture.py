@@ -1,4 +1,4 @@
-"""The rooms of ARCHITECTURE.md and the arrows between them, read from every import and #include.
+"""The packages of ARCHITECTURE.md ("rooms" here) and the arrows between them, from every import.
 
 An import counts wherever it stands: at the top of a module, in a function, or under TYPE_CHECKING.
 """

@@ -205,7 +205,7 @@ def new_folder(
 
     Args:
         out: a path that does not exist, an empty folder, or with `overwrite` a folder that has no
-            files but those that `written` tells.
+            files but the ones that `written` lists.
         overwrite: replace such a folder.
         written: tells what this program wrote. Default: no folder is replaced.
         kind: what such a folder is, for messages.

@@ -48,8 +48,8 @@ class TableStatistics(NamedTuple):
         entries: ids whose rows were added up or copied.
         rows: different rows of each request, in all tables. A request of more than 512 rows counts
             as several.
-        hits: of these rows, those that were in the cache.
-        misses: of these rows, those that were not.
+        hits: number of these rows that were in the cache.
+        misses: number of these rows that were not in the cache.
         reads: reads of files; a read has all rows of a request that are in the same or in
             neighboring blocks.
         bytes_read: bytes of these reads.

@@ -60,7 +60,7 @@ def prune(folder: Path, keep: int, hourly: bool = False) -> list[str]:
         hourly: whether the newest one of each hour, in UTC, stays as well.
 
     Returns:
-        The names of those that were removed.
+        The names of the checkpoints that were removed.
 
     Raises:
         CheckpointError: another process writes to the folder.

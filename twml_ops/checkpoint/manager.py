@@ -197,7 +197,7 @@ class CheckpointManager:
         return None
 
     def save(self, step: int, variables: Sequence[Saved], values: Mapping[str, Any]) -> None:
-        """Writes a checkpoint, and removes those that are no longer to be kept.
+        """Writes a checkpoint, and removes older ones that are no longer to be kept.
 
         Args:
             step: the step of the optimizer.
@@ -395,13 +395,13 @@ class CheckpointManager:
         return encoded.bytes
 
     def prune(self, kept: Collection[str]) -> list[str]:
-        """Removes all valid checkpoints except some and those that these have the changes to.
+        """Removes all valid checkpoints except some and the checkpoints that these are based on.
 
         Args:
             kept: names of their folders.
 
         Returns:
-            The names of those that were removed.
+            The names of the checkpoints that were removed.
 
         Raises:
             CheckpointError: another process writes to the folder.
@@ -410,7 +410,7 @@ class CheckpointManager:
         return self._remove_except(kept)
 
     def keep_last(self) -> None:
-        """Removes all but the last `keep` checkpoints and those that these have the changes to.
+        """Removes all but the last `keep` checkpoints and the checkpoints that these are based on.
 
         Raises:
             CheckpointError: another process writes to the folder.
@@ -488,7 +488,7 @@ def _view(variable: Saved) -> np.ndarray:
 
 
 def _chain(name: str, manifests: Mapping[str, Manifest]) -> list[str]:
-    """The checkpoint and those that it has the changes to, from the newest to the complete one."""
+    """The checkpoint and the ones that it is based on, from the newest to the complete one."""
     chain: list[str] = []
     current: str | None = name
     while current is not None and current not in chain:

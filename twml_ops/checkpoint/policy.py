@@ -12,8 +12,8 @@ Policy = Literal["full", "one-shot", "consecutive", "intermittent"]
 """What a checkpoint has of the tables.
 
 "full": all rows. "one-shot": the rows that changed since the first checkpoint, which is a baseline.
-"consecutive": those that changed since the checkpoint before. "intermittent": those that changed
-since the last baseline, with a new baseline when that is predicted to write fewer bytes.
+"consecutive": the rows that changed since the checkpoint before. "intermittent": the rows that
+changed since the last baseline, with a new baseline when that is predicted to write fewer bytes.
 """
 
 

@@ -54,7 +54,7 @@ class NamedVariable:
 
     @property
     def shape(self) -> tuple[int | None, ...]:
-        """The sizes of all dimensions; None for those that are open."""
+        """The sizes of all dimensions; None for dimensions that are open."""
         return tuple(self.variable.shape)
 
     @property

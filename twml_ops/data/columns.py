@@ -108,7 +108,7 @@ def _categories(columns: Columns, schema: Schema, where: Where) -> Categories:
 
 
 def _bag(columns: Columns, schema: Schema, name: str, where: Where) -> Rows:
-    """The categories of a bag, those that are missing left out."""
+    """The categories of a bag, without missing ones."""
     lengths, tokens = columns.token_lists(name)
     typed = schema.is_typed(name)
     ids = hash_column(name, tokens, version=schema.hash_version, typed=typed)

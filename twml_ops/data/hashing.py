@@ -38,7 +38,7 @@ def _mix(x: Array) -> Array:
 def _hash_version_1(data: Array, offsets: Array, seed: Array) -> Array:
     """hash(data[offsets[i] : offsets[i + 1]], seed) for every i: uint64 [len(offsets) - 1].
 
-    One pass over the strings per 8 bytes of length, on those that are still that long.
+    One pass over the strings per 8 bytes of length, on strings that are still that long.
     """
     lengths = np.diff(offsets)
     hashes = _mix(seed + lengths.astype(np.uint64))

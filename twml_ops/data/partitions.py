@@ -58,7 +58,7 @@ class Partitions:
         return name in self._values[path]
 
     def added_to(self, columns: Columns, path: str) -> Columns:
-        """The columns of a file, and those that only its folders have."""
+        """The columns of a file, and the columns that only its folders have."""
         values = self._values[path]
         return _WithPartitions(columns, path, values) if values else columns
 

@@ -38,7 +38,7 @@ class Pipeline:
             when they are batched; None: `parse_batch` of a batch of one is all there is, and
             records are always batched first.
         reader: path -> dataset of records.
-        settings: those in use.
+        settings: the settings in use.
     """
 
     files: str | Sequence[str]

@@ -76,7 +76,8 @@ class Source(ABC):
         """Divides training data as the source itself is divided into training and evaluation data.
 
         Returns:
-            (the examples to fit on, those for validation); None if the source defines no division.
+            (the examples to fit on, the examples for validation); None if the source defines no
+            division.
 
         Raises:
             ValueError: a part would be empty.

@@ -127,9 +127,10 @@ class TFRecordSource(Source):
     def _learn_kinds(
         self, schema: Schema | None
     ) -> tuple[dict[str, tf.DType], set[str], dict[str, list[int]]]:
-        """The types of the features, those with several values, and some values of integers.
+        """The types of the features, the features with several values, and some values of integers.
 
-        Of all features that there are, or, with a schema, at least of those that it names.
+        They are of all features that there are, or, with a schema, at least of the ones that it
+        names.
         """
         kinds: dict[str, tf.DType] = {}
         integers: dict[str, list[int]] = {}

@@ -224,7 +224,7 @@ class EarlierScorer:
         return RowChanges(rows, array[rows], len(array))
 
     def _added_up(self, file: str, new: RowChanges) -> RowChanges:
-        """The changes to the base: those that this scorer has, and new ones."""
+        """The changes to the base: the changes that this scorer has, and new ones."""
         names = _names(file)
         if not (self._path / names[0]).exists():
             return new

@@ -62,7 +62,7 @@ def plan_hash(
         num_bytes: the number of bytes of the vectors (float32), and of the map, which is charged 4
             bytes for each id.
         units: width of the vectors, positive.
-        num_ids: ids that can be in the map: those that are frequent enough.
+        num_ids: ids that are frequent enough to be in the map.
         own_share: share of the memory for ids with a row of their own, in [0, 1]. With 0, there are
             none.
         cluster_share: share of the memory for clusters, in [0, 1 - own_share]. With 0, there are

@@ -112,7 +112,7 @@ def train_ensemble(
 
     Args:
         train: x, labels and weights of the examples to train on, as of `train_folds`.
-        held_out: the same of those that decide the number of trees.
+        held_out: the same for the examples that decide the number of trees.
         options: the options of the training.
 
     Raises:

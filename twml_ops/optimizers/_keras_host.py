@@ -179,7 +179,7 @@ class KerasHost(tf.keras.optimizers.Optimizer):
 
         Args:
             grads: one for each variable.
-            trainable_variables: by default those that the optimizer was built for.
+            trainable_variables: by default the variables that the optimizer was built for.
 
         Raises:
             ValueError: see `check_gradients`.

@@ -42,7 +42,7 @@ def initialize_keras(
         learning_rate: the learning rate of the optimizer.
         loss_scale_factor: option of Keras 3.
         gradient_accumulation_steps: option of Keras 3.
-        **options: those that both have.
+        **options: the options that both have.
 
     Raises:
         ValueError: an option is given that the running Keras does not have.

@@ -49,7 +49,7 @@ def averaged_weights(model: tf.keras.Model, optimizer: Any = None) -> Iterator[N
 
 @contextlib.contextmanager
 def training_weights(model: tf.keras.Model) -> Iterator[None]:
-    """The weights of a model are those that are trained, also in `averaged_weights`.
+    """The weights of a model are the trained ones, also in `averaged_weights`.
 
     Args:
         model: any Keras model.

@@ -224,7 +224,7 @@ class CompositeOptimizer(tf.keras.optimizers.Optimizer):
 
         Args:
             grads: one for each variable.
-            trainable_variables: by default those that the optimizer was built for.
+            trainable_variables: by default the variables that the optimizer was built for.
         """
         variables = (
             self._trainable_variables if trainable_variables is None else trainable_variables

@@ -239,7 +239,7 @@ class SparseOptimizer(KerasHost):
         """The slots that the optimizer keeps for a variable.
 
         Args:
-            variable: one of those that the optimizer was built for.
+            variable: one of the variables that the optimizer was built for.
 
         Returns:
             One for each of `slot_names`.

@@ -3,7 +3,7 @@
 An `UpdateRule` says what a host has to keep beside a variable; `apply_update` updates both. The
 hosts are Keras optimizers (`SparseOptimizer`), graphs of version 1
 (`twml_ops.estimator.GraphOptimizer`) and parameter servers (`twml_ops.distribute.HybridTrainer`).
-The formulas are in cc/core/simd/update_formulas.h for the kernels, and in
+The formulas are in cc/core/simd/update_steps.h for the kernels, and in
 twml_ops/ops/stock/update_rules.py for dense variables and stock TensorFlow ops.
 """
 

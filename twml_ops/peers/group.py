@@ -84,7 +84,7 @@ class PeerGroup:
         comm: The communicator of mpi4py whose processes are the ranks; None: that of all.
 
     Attributes:
-        rank: Number of this process among those that remain.
+        rank: Number of this process among the ranks that remain.
         size: Number of the processes that remain.
         full_size: Number of the processes at the start.
         original_rank: The number that this process, or the one that it replaces, had at the start.
@@ -322,7 +322,7 @@ class PeerGroup:
         new windows.
 
         Returns:
-            The original ranks of those that were lost.
+            The original numbers of the ranks that were lost.
         """
         before = self.members
         while True:
@@ -446,7 +446,9 @@ class PeerGroup:
             self.broadcast(np.array([*self.members, *lost], np.int64), "the ranks of the group")
 
     def _join(self, starters: Any) -> None:
-        """Joins the ranks that have started this process, and starts those that are to follow."""
+        """Joins the ranks that have started this process, and starts the ranks that are to
+        follow.
+        """
         if PeerGroup._open:
             raise RuntimeError("a process that replaces a rank can make one group only")
         try:

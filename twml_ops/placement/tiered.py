@@ -104,7 +104,7 @@ class Tiered:
         return dataclasses.asdict(self)
 
     def memory_bytes(self, num_rows: int, row_bytes: int) -> int:
-        """The memory that a table takes, at most: the rows of its cache and those that are read
+        """The memory that a table takes, at most: the rows of its cache and the rows that are read
         ahead, with what is known of each; the place of each row in the file; and the buffers of
         reads and writes. The gradients and sorted ids of a step are not part of it.
 

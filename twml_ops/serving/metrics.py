@@ -70,7 +70,7 @@ class ProcessCounts(Collector):
 
     Attributes:
         wanted: number of processes that should serve.
-        serving: number of those that do.
+        serving: number of processes that do.
         served: processes that have ended after they served.
         in_vain: processes that have ended before they served.
     """

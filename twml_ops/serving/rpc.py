@@ -143,7 +143,7 @@ class GrpcServer:
         return port
 
     async def stop(self, grace: float) -> None:
-        """Takes no further requests, and waits for those that run.
+        """Takes no further requests, and waits for the ones that run.
 
         Args:
             grace: seconds to wait.
