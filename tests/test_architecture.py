@@ -351,6 +351,12 @@ def test_the_files_and_symbols_that_a_document_names_are_there(path):
     assert sorted(found) == []
 
 
+def test_architecture_describes_every_package_of_the_list():
+    text = (ROOT / "ARCHITECTURE.md").read_text("utf-8")
+    names = {room.replace(".", "/") for room in ARROWS if room not in ("", "cli", "_core")}
+    assert [n for n in sorted(names) if not re.search(rf"\b{n}(/|\.py)", text)] == []
+
+
 def test_a_dead_name_would_be_found():
     dead = "`stock.WITHOUT_TWIN` `hybrid/tables.py` `no_such_function` `layers.NoSuchLayer`"
     live = "`stock.LIBRARY_ONLY` `hybrid/remote_table.py` `sparse_linear()` `layers.SparseLinear`"
