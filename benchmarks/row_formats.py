@@ -52,7 +52,7 @@ def measure(data: data_sets.DataSet, model: str, epochs: int) -> list[dict[str, 
     Args:
         data: the data set.
         model: name of the model.
-        epochs: the epochs of the training.
+        epochs: the number of epochs of the training.
 
     Returns:
         A dict for each format.

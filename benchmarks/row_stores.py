@@ -89,7 +89,7 @@ def measure(folder: Path, rows: int, row_bytes: int, seconds: float, rounds: int
 
     Args:
         folder: on the device that is measured.
-        rows: the rows of the table.
+        rows: the number of rows of the table.
         row_bytes: the bytes of a row.
         seconds: the seconds of each measurement.
         rounds: measurements of each store.

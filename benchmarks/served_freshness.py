@@ -48,7 +48,7 @@ class Stream:
     """A model, and examples for it. The first ids are drawn, the last ones are the markers.
 
     Args:
-        rows: the rows of the table.
+        rows: the number of rows of the table.
         units: the units of the table.
         markers: ids that one example each has.
     """

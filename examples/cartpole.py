@@ -113,7 +113,7 @@ def run(
     """Trains with and without snapshots.
 
     Args:
-        epochs: the epochs of each training.
+        epochs: the number of epochs of each training.
         episodes: the episodes of an epoch.
         evaluated: number of episodes of the evaluation.
         num_snapshots: the number of snapshots of the ensemble.

@@ -117,7 +117,7 @@ def learn(cell: Cell, limits: Limits, batches: int) -> dict[str, Any]:
     Args:
         cell: the cell.
         limits: the limits of each host.
-        batches: the batches of all workers together.
+        batches: the number of batches of all workers together.
 
     Returns:
         `loss`: of held-out data; `seconds`: with limits, without the first call of each worker.

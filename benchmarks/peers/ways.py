@@ -27,7 +27,7 @@ def measure(log: Log, batches: int = BATCHES) -> dict[str, Any]:
 
     Args:
         log: receives progress messages.
-        batches: the batches of each worker.
+        batches: the number of batches of each worker.
 
     Returns:
         `target`, the last loss of one rank; `curves` by the way and the cap; or "unavailable".

@@ -22,7 +22,7 @@ INDEX = ".index"
 
 
 class Bundle(NamedTuple):
-    """What a manifest says of a bundle.
+    """The entry of a bundle in a manifest.
 
     Attributes:
         index_bytes: size of the index.

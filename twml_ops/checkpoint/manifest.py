@@ -85,7 +85,7 @@ class VariableEntry:
 
 @dataclasses.dataclass(frozen=True)
 class Manifest:
-    """What a checkpoint holds.
+    """The content of a checkpoint.
 
     Attributes:
         sequence: number of the checkpoint in its folder; a later one has a larger number.

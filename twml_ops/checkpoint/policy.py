@@ -1,4 +1,4 @@
-"""When a checkpoint of changed rows pays, and to which earlier checkpoint it has the changes.
+"""Decides when a checkpoint of changed rows pays, and on which earlier one it is based.
 
 The policies have the names that Check-N-Run gives them (Eisenman et al., NSDI 2022, "Check-N-Run: a
 Checkpointing System for Training Deep Learning Recommendation Models"). A baseline has all rows.
@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Literal, get_args
 
 Policy = Literal["full", "one-shot", "consecutive", "intermittent"]
-"""What a checkpoint has of the tables.
+"""The part of the rows of tables that a checkpoint has.
 
 "full": all rows. "one-shot": the rows that changed since the first checkpoint, which is a baseline.
 "consecutive": the rows that changed since the checkpoint before. "intermittent": the rows that

@@ -1,4 +1,6 @@
-"""How an entry of a checkpoint holds rows: all or some of a table, as they are or quantized."""
+"""The format of the rows in an entry of a checkpoint: all or some of a table, as they are or
+quantized.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,7 @@ def check_bits(bits: int | None, where: str) -> None:
     """Checks a number of bits.
 
     Args:
-        bits: the bits of a weight; None: as it is.
+        bits: the number of bits of a weight; None: as it is.
         where: for the message.
 
     Raises:
@@ -67,7 +69,7 @@ def encode_rows(
         rows: [C, ...].
         ids: int64 [C], their numbers in ascending order; None: all rows, C = N.
         num_rows: N, of the whole table.
-        bits: the bits of a weight after quantization; None: as it is.
+        bits: the number of bits of a weight after quantization; None: as it is.
 
     Returns:
         The pieces and what is needed to read them.

@@ -328,7 +328,7 @@ def is_list(kind: pa.DataType) -> bool:
 
 
 def unusable(name: str, kind: pa.DataType) -> str | None:
-    """Why a column of this type cannot be a feature; None if it can."""
+    """The reason why a column of this type cannot be a feature; None if it can."""
     if is_number(kind) or is_token(kind):
         return None
     if is_list(kind):
@@ -343,7 +343,9 @@ def unusable(name: str, kind: pa.DataType) -> str | None:
 
 
 def is_token(kind: pa.DataType) -> bool:
-    """What can be a category: text, binary, integers, bools, and dictionaries of them."""
+    """Whether the type is one of a category: text, binary, integers, bools, and dictionaries of
+    them.
+    """
     if pa.types.is_dictionary(kind):
         return is_token(kind.value_type)
     types = pa.types

@@ -30,7 +30,7 @@ _MOSTLY = 0.5  # share of numbers in a column that was perhaps meant to be one o
 
 
 class Guess(NamedTuple):
-    """What the values of a column say.
+    """The evidence in the values of a column.
 
     Attributes:
         number: whether the column is one of numbers; otherwise of categories.

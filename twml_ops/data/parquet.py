@@ -143,7 +143,7 @@ class ParquetSource(Source):
         return pa.schema(types.items())
 
     def _guess(self, columns: pa.Schema, labels: Sequence[str]) -> dict[str, Guess]:
-        """What the first rows of the first file, and the limits in all footers, say of numbers."""
+        """Guesses of numbers by the first rows of the first file and the limits in all footers."""
         kinds = zip(columns.names, columns.types, strict=True)
         path, first = self._files[0]
         inside = _types(first)

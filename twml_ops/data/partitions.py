@@ -21,7 +21,7 @@ _NULL = "__HIVE_DEFAULT_PARTITION__"
 
 
 class Partitions:
-    """What the folders of some files say.
+    """The columns that are in the names of the folders of some files.
 
     Args:
         pattern: the folder or pattern that names the files.
@@ -129,7 +129,7 @@ def _values(folders: Sequence[str]) -> dict[str, str | None]:
 
 
 def _fixed(pattern: str) -> int:
-    """How many folders a pattern names without a wildcard."""
+    """The number of folders that a pattern names without a wildcard."""
     path = Path(pattern).expanduser()
     parts = path.parts if path.is_dir() else path.parts[:-1]
     return next((i for i, part in enumerate(parts) if has_magic(part)), len(parts))

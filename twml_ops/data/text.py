@@ -161,7 +161,7 @@ def _read_fully(stream: BinaryIO, size: int) -> bytes:
 
 
 class HasText(Protocol):
-    """What a unit of a text file is parsed from; one without text holds no examples."""
+    """The text from which a unit is parsed; a unit without text holds no examples."""
 
     @property
     def text(self) -> bytes:
@@ -314,7 +314,7 @@ class TextSource(Source):
 
     @abstractmethod
     def _count_rows(self, chunk: Chunk) -> int:
-        """How many examples `_parse` would return, for less work."""
+        """The number of examples that `_parse` would return, for less work."""
 
     @abstractmethod
     def _parse(self, chunk: Chunk) -> Block:

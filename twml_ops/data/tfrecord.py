@@ -343,7 +343,7 @@ def _features_of(records: Array) -> list[tuple[str, tf.DType, bool]]:
 def _items(
     messages: tf.Tensor, message: str, field: str, kind: tf.DType
 ) -> tuple[Array, tf.Tensor]:
-    """How many values of a repeated field each message has, and all values."""
+    """The number of values of a repeated field in each message, and all values."""
     sizes, values = _decoded(messages, message, (field,), kind)
     return sizes[:, 0], tf.boolean_mask(values, tf.sequence_mask(sizes[:, 0], values.shape[1]))
 

@@ -1,4 +1,4 @@
-"""What a source is read in: pieces that need nothing of each other, made of units.
+"""The parts in which a source is read: independent pieces, made of units.
 
 A piece is a row group, a range of a plain text file, or a whole compressed file. Pieces may be read
 in any order. The units of a piece (a chunk of lines, a batch of records) are reached one after the
@@ -28,7 +28,7 @@ class Part:
     count: int = 1
 
     def first_from(self, number: int) -> int:
-        """How many units after `number` the part's next unit is."""
+        """The number of units from `number` to the next unit of the part."""
         return (self.index - number) % self.count
 
 
@@ -124,7 +124,7 @@ class Piece(ABC):
         return self._unit_rows
 
     def known_unit_rows(self) -> list[int] | None:
-        """What `unit_rows` would return, if that takes no pass."""
+        """The result of `unit_rows` if it takes no pass; None otherwise."""
         return self._unit_rows
 
     def remember_unit_rows(self, rows: list[int]) -> None:

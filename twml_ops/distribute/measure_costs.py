@@ -40,7 +40,7 @@ class MeasurementError(Exception):
 
 @dataclasses.dataclass(frozen=True)
 class Measurement:
-    """What one training has shown.
+    """The measurements of one training.
 
     Attributes:
         training: The training.

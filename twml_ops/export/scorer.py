@@ -180,7 +180,7 @@ def _sparse_linear(program: Program, layer: Any, call: LayerCall) -> list[Any]:
 
 
 def _product(program: Program, layer: Any, batch: Batch) -> Dense:
-    """What a `SparseLinear` makes of a batch."""
+    """The step of a `SparseLinear` layer."""
     bias = program.value(layer.bias) if layer.use_bias else None
     out = program.new()
     table, attributes = program.table(layer.kernels, layer.partition_axis)

@@ -52,7 +52,7 @@ Files = Mapping[str, "NDArray[Any] | RowChanges"]
 
 
 class Written(NamedTuple):
-    """What `write_scorer` wrote.
+    """The result of `write_scorer`.
 
     Attributes:
         folder: the folder.
@@ -183,7 +183,9 @@ class EarlierScorer:
         self._layout: dict[str, str] | None = program.get("layout")
 
     def differs(self, layout: Mapping[str, str]) -> str:
-        """Why a scorer with this layout cannot have the changed rows of this one, or ""."""
+        """The reason why a scorer with this layout cannot have the changed rows of this one, or
+        "".
+        """
         if self._layout is None:
             return f"{self.whole.name} does not say what its rows mean"
         parts = difference(layout, self._layout)

@@ -20,7 +20,7 @@ _MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
 
 
 class Limits(NamedTuple):
-    """When the search ends.
+    """The limits of the search.
 
     Attributes:
         crosses: largest number of crosses.
@@ -34,7 +34,7 @@ class Limits(NamedTuple):
 
 
 class _Effect(NamedTuple):
-    """What a cross would add: columns of a linear model, and the reduction of its loss."""
+    """The gain of a cross: its columns of a linear model, and the reduction of the loss."""
 
     columns: Array
     gain: float

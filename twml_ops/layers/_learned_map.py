@@ -11,7 +11,7 @@ import numpy.typing as npt
 from twml_ops.layers._id_row_map import Ints
 
 BYTES_PER_ID = 4
-"""What the map is charged for an id in the comparison of equal memory."""
+"""The bytes that an id of the map counts in the comparison of equal memory."""
 _FLOAT = 4
 
 

@@ -19,7 +19,7 @@ _OWNER = "_twml_ops_dynamic_rows"
 
 
 class DynamicRows(NamedTuple):
-    """What an optimizer has to know of a table whose rows get new ids.
+    """The variables of a table whose rows get new ids, for its optimizer.
 
     Attributes:
         stale_slots: bool [N], the rows whose slots belong to an earlier id.

@@ -91,7 +91,7 @@ def assign_owners(costs: Sequence[int], replicas: int) -> list[int]:
 
 
 class BlockState:
-    """What Shampoo keeps for one block, all on one replica.
+    """The state of Shampoo for one block, all on one replica.
 
     Args:
         block: the block.

@@ -180,7 +180,7 @@ class SwapEMAWeights(tf.keras.callbacks.Callback):
 
 
 class _Before(NamedTuple):
-    """What a model with averages in it had before.
+    """The weights of a model before averages were put into it.
 
     Attributes:
         optimizer: the optimizer of the model.

@@ -314,7 +314,7 @@ class _Choices:
         return self._of.get(id(tf_variable(variable)), (None, None))[1]
 
     def as_list(self) -> list[Any]:
-        """What `saved` will be."""
+        """The shapes and numbers of the variables, which files have as `saved`."""
         return [[list(v.shape), n] for v, n in self._of.values()]
 
     def saved_numbers(self, variables: Sequence[Any]) -> list[int] | None:

@@ -85,7 +85,7 @@ class UpdateRule:
         return 0.0
 
     def step_size(self, learning_rate: tf.Tensor, step: Any) -> tf.Tensor:
-        """What the kernels take as the learning rate.
+        """The learning rate that the kernels take.
 
         Args:
             learning_rate: float32 scalar, the learning rate of the current step.

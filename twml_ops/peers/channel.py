@@ -18,7 +18,7 @@ _ATTEMPTS = 8  # how often a gather reads a slot that is being written
 
 @dataclasses.dataclass
 class Counts:
-    """What a channel has done.
+    """Counts of the messages of a channel.
 
     Attributes:
         scatters: Messages that this rank has sent, each to all of its receivers.

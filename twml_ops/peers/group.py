@@ -41,7 +41,7 @@ class PeerFailure(Exception):
 
 
 class Reconnectable(Protocol):
-    """What has windows of its own, such as a `Channel`.
+    """An object with windows of its own, such as a `Channel`.
 
     Attributes:
         is_closed: Whether this rank does not use it any more.

@@ -30,7 +30,7 @@ _END_SECONDS = 10.0  # for a killed process to end
 
 @dataclasses.dataclass
 class JobResult:
-    """How a job ended.
+    """The end of a job.
 
     Attributes:
         status: 0, or the exit status of the last start.

@@ -17,11 +17,11 @@ import numpy.typing as npt
 
 @dataclasses.dataclass(frozen=True)
 class TableDemand:
-    """What a training asks of one table.
+    """The accesses of a training to one table.
 
     Attributes:
         name: the name of the table.
-        rows: the rows of the table.
+        rows: the number of rows of the table.
         row_bytes: the bytes of a row with its slots.
         reads_per_second: rows that are read; as many are written.
         least_rows: rows that a cache must hold at least, which are the rows of one step.
@@ -45,7 +45,7 @@ class TableDemand:
 
 @dataclasses.dataclass(frozen=True)
 class TierChoice:
-    """Where a table goes.
+    """The place of a table.
 
     Attributes:
         name: the name of the table.

@@ -51,7 +51,7 @@ class Choice(abc.ABC):
         """
 
     def mixed(self, x: Any) -> list[Any]:
-        """What `combine` needs of all candidates, as Keras tensors.
+        """The outputs of all candidates for `combine`, as Keras tensors.
 
         Args:
             x: The input.

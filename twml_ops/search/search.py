@@ -20,7 +20,7 @@ from twml_ops.search.supernet import Supernet
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """How a search trains.
+    """The settings of the training in a search.
 
     Attributes:
         costs: What is added to the loss: for each of flops, bytes and latency the factor of the
@@ -93,7 +93,7 @@ class Epoch:
 
 @dataclasses.dataclass(frozen=True)
 class SearchResult:
-    """What a search found.
+    """The result of a search.
 
     Attributes:
         architecture: The candidate of each choice.

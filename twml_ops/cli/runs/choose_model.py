@@ -124,7 +124,7 @@ def choose_model(
 
 
 def _options(config: RunConfig, any_learning_rate: bool) -> Iterator[str]:
-    """What is improved: the options with a ladder that the model has."""
+    """The options of the model that are improved: the ones that have a ladder of values."""
     if any_learning_rate:
         yield LEARNING_RATE
     known = options_of(models.get(config.model))
@@ -153,7 +153,7 @@ class _Search:
 
     @property
     def first_note(self) -> str:
-        """Why the first trial failed."""
+        """The reason why the first trial failed."""
         return self._results[0].trial.note
 
     def result(self) -> ModelChoice:

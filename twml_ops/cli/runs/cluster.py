@@ -81,7 +81,7 @@ def with_model(config: RunConfig) -> RunConfig:
 
 
 def differences(asked: RunConfig, schema: Schema, who: str) -> str | None:
-    """What is trained otherwise than one process would train it with the same command.
+    """The differences to what one process would train with the same command.
 
     Args:
         asked: what the user chose.
@@ -181,7 +181,7 @@ def steps_of(train: Source, config: RunConfig, epochs: int) -> tuple[int, int]:
 
 @dataclasses.dataclass(frozen=True)
 class WorkerData:
-    """What a worker reads of the training data.
+    """The part of the training data that a worker reads.
 
     Attributes:
         source: its part; all training data if they have so few units that the parts would differ by

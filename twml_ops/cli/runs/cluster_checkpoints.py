@@ -23,7 +23,7 @@ _OF_CLUSTER = ("mode", "wire_dtype", "exchange_every")
 
 
 def facts_of(config: RunConfig) -> dict[str, Any]:
-    """What must be equal in a run and in the checkpoint from which it is continued.
+    """The facts that must be equal in a run and in the checkpoint from which it continues.
 
     Args:
         config: configuration of the run.
@@ -110,7 +110,7 @@ class ClusterCheckpoints:
 
 
 def _difference(checkpoint: CheckpointReader, config: RunConfig) -> str | None:
-    """Why a checkpoint is not of a run with this configuration; None: it is."""
+    """The reason why a checkpoint is not of a run with this configuration; None: it is."""
     try:
         check_facts(checkpoint, facts_of(config), may_differ=(START, *_DATA))
     except CheckpointError as e:

@@ -30,7 +30,7 @@ class ClusterSpeed:
     Args:
         measure: () -> examples per second of one process.
         report: called with the result.
-        steps: the steps of the run.
+        steps: the number of steps of the run.
         step_examples: examples of a step, of all workers together.
         clock: () -> seconds.
     """

@@ -117,7 +117,7 @@ def _fits(variable: NamedVariable, found: CheckpointReader) -> bool:
 
 
 def _rows_of_tables(before: tf.keras.Model, after: tf.keras.Model) -> dict[int, np.ndarray]:
-    """Where the rows of each table were put, by the identity of its variable."""
+    """The new positions of the rows of each table, by the identity of its variable."""
     try:
         tables = models.enlarged_tables(before, after)
     except ValueError:  # other layers: the slots belong to another model

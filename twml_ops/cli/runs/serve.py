@@ -71,7 +71,7 @@ def _serve_from_processes(folder: Path, processes: int, options: Any) -> None:
 
 
 def _serve_in_process(folder: Path, options: Any, ready: Callable[[], None]) -> None:
-    """What each of several processes does."""
+    """Serves in one of several processes."""
     from twml_ops.serving import Server
 
     _set_up_logging()

@@ -1,4 +1,4 @@
-"""What synchronous workers contribute to a step, and what their joined batch makes of it."""
+"""The contributions of synchronous workers to a step, and their combination."""
 
 from __future__ import annotations
 
