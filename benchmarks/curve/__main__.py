@@ -112,7 +112,7 @@ def load(file: Path, share: float) -> Results:
     """The earlier results, which must be of the same share.
 
     Args:
-        file: of the results.
+        file: the file of the results.
         share: the share of a core, for each host.
 
     Raises:

@@ -154,7 +154,7 @@ class BestEpoch(tf.keras.callbacks.Callback):
 
     Args:
         task: the data.
-        build: of the model.
+        build: builds the model.
         patience: number of epochs in a row without a lower one that end the training; None: none.
 
     Attributes:

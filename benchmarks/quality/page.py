@@ -53,7 +53,7 @@ def data_set(content: Mapping[str, Any], name: str) -> str:
     """The section of one data set.
 
     Args:
-        content: of `Results`.
+        content: the content of `Results`.
         name: the name of the data set.
     """
     runs = {contender: found for contender, found in content["runs"][name].items() if found}
