@@ -68,7 +68,7 @@ class CompositeOptimizer(tf.keras.optimizers.Optimizer):
         self._parts = optimizers
         self._built_all = False
         self._choices = _Choices()
-        # Checkpoints follow attributes, but in Keras 3 not those that are lists or dicts.
+        # Checkpoints follow attributes, but in Keras 3 no lists or dicts.
         for i, optimizer in enumerate(every):
             setattr(self, f"_optimizer_{i}", optimizer)
 
