@@ -26,7 +26,8 @@ NATIVE = $(wildcard cc/core/*.cc cc/core/*.h cc/core/scorer/*.cc cc/core/scorer/
 .PHONY: help tensorflows setup train test test-cc test-asan test-tsan test-cc-asan test-cc-tsan test-ops-asan test-slow test-smoke test-fake-gpu test-gpu test-gpu-check test-tpu lint format bench bench-gpu quality cuda-library cuda-wheel wheel test-wheel stubs docs bazel clean
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / { printf "make %-14s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
-	@echo "TF=2.15 selects the TensorFlow version of a target, TEST_TFS=2.21 those of the tests."
+	@echo "TF=2.15 selects the TensorFlow version of a target, TEST_TFS=2.21 the TensorFlow versions of
+	the tests."
 
 # A virtual environment per TensorFlow. Several can be made at once.
 .venv/tf-%/.tensorflow: requirements/pins.txt requirements/tf-%.txt
@@ -80,7 +81,7 @@ LEGACY_KERAS_TESTS = $(addprefix tests/layers/test_,keras_forms.py save_tables.p
 ALL_LEGACY_KERAS_TESTS = tests/test_batch.py tests/layers tests/optimizers tests/metrics tests/examples tests/docs/test_guides.py
 
 # These tests, in which variables and ops have to be on the right device, run with the simulated GPU as well. On the
-# second TensorFlow those of them that Keras 2 on TensorFlow 2.21 runs without a GPU run with it only.
+# second TensorFlow the tests that Keras 2 on TensorFlow 2.21 runs without a GPU run only with it.
 FAKE_GPU_TESTS = tests/distribute/test_mirrored.py tests/export/test_saved_model.py $(ONCE_IN_KERAS_2)
 ONCE_IN_KERAS_2 = tests/optimizers/test_optimizers.py \
 	$(addprefix tests/layers/test_,grouped_sparse_linear.py max_norm.py online_standardize.py sparse_linear.py)

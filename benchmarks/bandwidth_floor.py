@@ -75,7 +75,7 @@ def forward_seconds(
     Args:
         batch: the batch.
         dim: columns of the table.
-        bandwidth: of the memory.
+        bandwidth: the bandwidth of the memory.
         rows: of the rows of the table; None: that of the memory.
     """
     rows = rows or bandwidth
@@ -95,7 +95,7 @@ def step_seconds(
         batch: the batch.
         dim: columns of the table.
         rule: the optimizer, a key of FLOATS_PER_ROW.
-        bandwidth: of the memory.
+        bandwidth: the bandwidth of the memory.
         rows: of the rows of the table and of its slots; None: that of the memory.
     """
     rows = rows or bandwidth

@@ -57,8 +57,8 @@ def measure(
         training: what is trained.
         way: a key of `WAYS`.
         rounds: number of pairs.
-        share: of the rows that change between two checkpoints.
-        batches: of the steps, in turn.
+        share: the share of the rows that change between two checkpoints.
+        batches: the batches of the steps, in turn.
 
     Returns:
         One line of the table.

@@ -62,7 +62,7 @@ def loss(every: int, seed: int) -> float:
 
     Args:
         every: steps between two exchanges.
-        seed: of the weights and of the order of the examples.
+        seed: the seed of the weights and of the order of the examples.
     """
     config = dataclasses.replace(RunConfig("flights", model="sparse_mlp"), seed=seed)
     source, held_out = open_pair(config.data, None)

@@ -29,7 +29,7 @@ def measure(*, threads: int, rounds: int, quick: bool, log: Log) -> dict[str, An
     """Measures times and errors.
 
     Args:
-        threads: of the discretizers; sketches use one thread.
+        threads: the threads of the discretizers; sketches use one thread.
         rounds: turns of each contender.
         quick: use tiny sizes.
         log: receives progress messages.
@@ -84,7 +84,7 @@ def _discretize(
             edges = tf.constant(boundaries)
             stock = tf.function(lambda v, edges=edges: tf.searchsorted(edges, v))
             if not np.array_equal(discretize(ids), stock(values)):
-                raise AssertionError("buckets differ from those of tf.searchsorted")
+                raise AssertionError("buckets differ from the buckets of tf.searchsorted")
             runs[case, SEARCHSORTED] = lambda _, call=stock: call(values)
     log("timing buckets")
     times = timing.interleave(runs, range(4), rounds=rounds)

@@ -82,7 +82,7 @@ def measure(
 ) -> tuple[dict[str, Any], dict[str, float]]:
     """Seconds a step of each contender on the same batches, and the floors of the lookup.
 
-    The clocks are those of `timing.Timing`: "median" and "cpu".
+    The clocks are the ones of `timing.Timing`: "median" and "cpu".
     """
     import tensorflow as tf
 

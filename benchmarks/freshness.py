@@ -3,16 +3,16 @@
     nice -n 19 python -m benchmarks.freshness [--days N] [--seeds 0 1] [--json FILE] [--plot FILE]
 
 All models are trained on October first. Each day from the 1st of November on is predicted by every
-model before its flights are used for training. The models are those of `twml-ops train`: the model
-"dcn" with its default optimizer and learning rate.
+model before its flights are used for training. The models are made as by `twml-ops train`: the
+model "dcn" with its default optimizer and learning rate.
 
 stale             stays as it is
 warm start        goes on with the flights of each day, once; the slots of the optimizer start anew
-                  each day, as those of `train --from` a run without slots
+                  each day, as with `train --from` a run without slots
 warm start, slots the same with the slots of the day before: `train --save-slots --from`
 from scratch      a new model each day, trained on all flights so far
 
-Seconds are those of the processor, of all threads together, so they depend little on what else runs
+Seconds are CPU seconds of all threads together, so they depend little on what else runs
 on the machine. Making an optimizer and tracing the training step are part of them.
 """
 
@@ -74,7 +74,7 @@ class Trained:
 
     Args:
         schema_source: data that the transforms of a new model are adapted to.
-        seed: of the initial weights and of the order of the examples.
+        seed: the seed of the initial weights and of the order of the examples.
     """
 
     def __init__(self, schema_source: Source, seed: int) -> None:
@@ -126,7 +126,7 @@ def measure(days: int, seed: int) -> list[dict[str, Any]]:
 
     Args:
         days: number of days of November.
-        seed: of all models.
+        seed: the seed of all models.
 
     Returns:
         For each day: its number, its examples, and by model the AUC, the log loss and the seconds

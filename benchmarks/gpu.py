@@ -2,7 +2,7 @@
 
 It times the forward pass and the training step of twml_ops, with the table on the GPU and on the
 host, beside TensorFlow's GPU ops, PyTorch and FBGEMM, and a model through `fit`. Batches and
-gradients are in the memory of the GPU, except those of tables on the host. All contenders are
+gradients are in the memory of the GPU, except for tables on the host. All contenders are
 checked against NumPy first.
 """
 

@@ -20,7 +20,7 @@ class JsonProcess:
     Args:
         module: what it runs.
         setting: its setting.
-        environment: variables beside those of this process.
+        environment: variables beside the variables of this process.
     """
 
     def __init__(

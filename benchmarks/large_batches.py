@@ -37,7 +37,7 @@ def losses(source: str, epochs: int, seed: int, sizes: tuple[int, ...] = SIZES) 
     Args:
         source: as of `twml-ops train --data`.
         epochs: passes over the training data.
-        seed: of the initial weights and of the order of the examples.
+        seed: the seed of the initial weights and of the order of the examples.
         sizes: batch sizes.
 
     Returns:

@@ -1,7 +1,7 @@
 """A whole model through `model.fit`: discretizer → max-norm → sparse linear → MLP.
 
 All contenders are the same model with the discretizer and the max-norm of twml_ops, on the same
-data. They differ in the sparse linear layer and the optimizer, which are those of twml_ops or of
+data. They differ in the sparse linear layer and the optimizer, which come from twml_ops or from
 TensorFlow and Keras.
 """
 
@@ -62,8 +62,8 @@ class ModelContender:
 
     Attributes:
         model: the compiled model.
-        steps: of one timed `fit`. Fast models run more steps, because the start of an epoch takes
-            as long as several of them.
+        steps: the steps of one timed `fit`. Fast models run more steps, because the start of an
+            epoch takes as long as several of them.
         ragged: whether the model takes ragged pairs instead of sparse tensors.
     """
 
@@ -85,7 +85,7 @@ def measure(
     """Measures samples per second through `model.fit`.
 
     Args:
-        workload: of the discretized batch; N / 32 raw features have 32 buckets each.
+        workload: the workload of the discretized batch; N / 32 raw features have 32 buckets each.
         rounds: fits of each contender.
         steps: steps of a fit of twml_ops (a multiple of 20).
         stock_steps: steps of a fit of a model with stock ops.

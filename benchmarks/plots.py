@@ -26,7 +26,7 @@ def draw(axis: str, points: dict[str, Any], path: Path) -> None:
     Args:
         axis: a key of LABELS.
         points: value -> task -> contender -> timing.
-        path: of the PNG file.
+        path: the path of the PNG file.
     """
     tasks = [t for t in TITLES if any(t in p for p in points.values())]
     figure = Figure(figsize=(4.2 * len(tasks), 3.2), layout="constrained")

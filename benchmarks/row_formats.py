@@ -52,7 +52,7 @@ def measure(data: data_sets.DataSet, model: str, epochs: int) -> list[dict[str, 
     Args:
         data: the data set.
         model: name of the model.
-        epochs: of the training.
+        epochs: the number of epochs of the training.
 
     Returns:
         A dict for each format.
@@ -109,7 +109,7 @@ def batches(
 
     Args:
         data: the data set.
-        layout: that of the model.
+        layout: the layout of the model.
         names: the inputs of the scorer.
     """
     _, test = data.open()
@@ -155,7 +155,7 @@ def table(result: dict[str, Any]) -> str:
     ]
     text = (
         f"Models of `twml-ops train` on the data set `{result['data']}`, scored on {examples:,} "
-        "test rows. The errors are those of the probabilities."
+        "test rows. The errors are errors of the probabilities."
     )
     return f"{text}\n\n{tables.markdown(header, rows)}"
 

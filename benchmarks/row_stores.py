@@ -3,7 +3,7 @@
 `python -m benchmarks.row_stores`: a table of 256 MiB. Steps read random rows and write as many. The
 device's own random reads are measured between the stores. RocksDB needs librocksdb-dev
 (`apt-get install librocksdb-dev`); it is left out where it is missing. Memory is not limited, so
-figures through the page cache are those of files that fit into memory.
+figures through the page cache hold for files that fit into memory.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def table(found: dict[str, Any]) -> str:
     text = (
         f"{found['rows']:,} rows of {found['row_bytes']:,} bytes. The device did "
         f"{found['reads_per_second']:,.0f} random reads of that size a second (64 at a time, "
-        "O_DIRECT), the median of measurements between those of the stores."
+        "O_DIRECT), the median of measurements between the measurements of the stores."
     )
     return "\n".join([text, "", *lines, "", tables.machine(found["machine"])])
 
@@ -89,9 +89,9 @@ def measure(folder: Path, rows: int, row_bytes: int, seconds: float, rounds: int
 
     Args:
         folder: on the device that is measured.
-        rows: of the table.
-        row_bytes: of a row.
-        seconds: of each measurement.
+        rows: the number of rows of the table.
+        row_bytes: the bytes of a row.
+        seconds: the seconds of each measurement.
         rounds: measurements of each store.
 
     Returns:

@@ -79,7 +79,7 @@ def measure(
         rounds: turns of each contender.
         quick: use tiny sizes.
         log: receives progress messages.
-        axes: of the sweeps; None for all.
+        axes: the axes of the sweeps; None for all.
 
     Returns:
         JSON-compatible results.

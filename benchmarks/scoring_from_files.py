@@ -9,9 +9,9 @@ scorer can be as fast as
 
     reads/s of the device / rows that a request misses.
 
-Latencies are those of requests that arrive at 0.7 of this rate, or of the throughput if it is less.
-An injected latency is a lower limit of the time of each read, for media that are slower than this
-one. The table in memory, without a limit, is beside them: it has no device to wait for.
+Latencies are measured with requests that arrive at 0.7 of this rate, or of the throughput if it is
+less. An injected latency is a lower limit of the time of each read, for media that are slower than
+this one. The table in memory, without a limit, is beside them: it has no device to wait for.
 """
 
 from __future__ import annotations
@@ -102,9 +102,9 @@ def measure(
 
     Args:
         folder: on the device that is measured.
-        sizes: of the table and the requests.
+        sizes: the sizes of the table and the requests.
         chosen: items of `SETTINGS`.
-        seconds: of each measurement.
+        seconds: the seconds of each measurement.
         warm: seconds of a turn that fills the cache; there are up to 3 of them.
         rounds: measurements of the throughput.
 
@@ -235,7 +235,7 @@ class Process(JsonProcess):
         setting: for the process.
 
     Attributes:
-        statistics: those of its scorer before the first turn.
+        statistics: the statistics of its scorer before the first turn.
     """
 
     def __init__(self, setting: dict[str, Any]) -> None:
@@ -249,7 +249,7 @@ class Process(JsonProcess):
         """Sends requests; see `Scoring`.
 
         Args:
-            turn: the arguments of `closed_loop`, or with a rate those of `open_loop`.
+            turn: the arguments of `closed_loop`, or with a rate the arguments of `open_loop`.
 
         Returns:
             What was measured and counted.
@@ -262,7 +262,7 @@ def write_model(folder: Path, sizes: dict[str, Any], form: str) -> None:
 
     Args:
         folder: where to write; it is created.
-        sizes: of the table.
+        sizes: the sizes of the table.
         form: the format of its rows.
     """
     from twml_ops.export.array_files import save_parts

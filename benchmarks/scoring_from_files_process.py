@@ -195,7 +195,7 @@ def _run(callers: int, call: Callable[[int], None]) -> None:
 
 
 def cpu_seconds() -> float:
-    """The CPU seconds of this process, those of the kernel included."""
+    """The CPU seconds of this process, including its seconds in the kernel."""
     usage = resource.getrusage(resource.RUSAGE_SELF)
     return usage.ru_utime + usage.ru_stime
 

@@ -28,7 +28,8 @@ TICKS = os.sysconf("SC_CLK_TCK")
 
 
 class Load(NamedTuple):
-    """Of a number of callers, each of which makes its next request after the answer to the last.
+    """The answers to a number of callers, each of which makes its next request after the answer to
+    the last.
 
     Attributes:
         p50: median time to an answer, in microseconds.

@@ -48,8 +48,8 @@ class Stream:
     """A model, and examples for it. The first ids are drawn, the last ones are the markers.
 
     Args:
-        rows: of the table.
-        units: of the table.
+        rows: the number of rows of the table.
+        units: the units of the table.
         markers: ids that one example each has.
     """
 
@@ -143,7 +143,7 @@ def measure(way: str, options: argparse.Namespace) -> dict[str, Any]:
 
     Args:
         way: one of `WAYS`.
-        options: of the command.
+        options: the options of the command.
 
     Returns:
         One line of the table.

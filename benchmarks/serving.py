@@ -110,7 +110,7 @@ def time_python(
     Args:
         calls: name -> function of the number of a request.
         runs: number of runs.
-        seconds: of a run of one contender.
+        seconds: the seconds of a run of one contender.
     """
     found: dict[str, list[Percentiles]] = {name: [] for name in calls}
     for _ in range(runs):
@@ -132,7 +132,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     """All measurements.
 
     Args:
-        options: of the command.
+        options: the options of the command.
     """
     model = train_model(options.examples, options.epochs)
     found: dict[str, Any] = {"runs": options.runs}

@@ -66,7 +66,7 @@ class SetAssociative:
     since it entered the cache and then its last lookup ("lfu").
 
     Args:
-        num_rows: of the cache; rounded up to a multiple of 16.
+        num_rows: the number of rows of the cache; rounded up to a multiple of 16.
         policy: which row leaves.
     """
 
@@ -119,10 +119,10 @@ def _mix64(x: int) -> int:
 
 
 class FullyAssociativeLru:
-    """A cache from which the least recently used rows leave, except those of the current lookup.
+    """A cache from which the least recently used rows leave, except rows of the current lookup.
 
     Args:
-        num_rows: of the cache.
+        num_rows: the number of rows of the cache.
     """
 
     def __init__(self, num_rows: int) -> None:
@@ -147,7 +147,7 @@ class FullyAssociativeLfu:
     """A cache from which the rows with the fewest lookups leave; of several the least recent one.
 
     Args:
-        num_rows: of the cache.
+        num_rows: the number of rows of the cache.
     """
 
     def __init__(self, num_rows: int) -> None:

@@ -4,7 +4,7 @@ Each round runs, in processes of their own and in random order: Python with Tens
 alone, and `twml-ops train` of each model for one epoch with everything written.
 The milestones are written by the command's own process (`benchmarks/startup_process.py`). CPU
 seconds count all threads; they depend less on other programs of the machine than wall seconds.
-The modules of the package are compiled to bytecode before, as those of installed packages are.
+The modules of the package are compiled to bytecode before, as modules of installed packages are.
 """
 
 from __future__ import annotations

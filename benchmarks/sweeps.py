@@ -49,7 +49,7 @@ def measure(
     log: Log,
     only: Collection[str] = NAMES,
 ) -> dict[str, dict[str, Any]]:
-    """Measures along each axis in `only`; the other properties are those of `base`.
+    """Measures along each axis in `only`; the other properties are taken from `base`.
 
     Args:
         base: the workload that is varied.
@@ -87,7 +87,7 @@ def measure(
 
 
 def merge_axes(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
-    """Replaces axes of `old` by those of `new`, whose machine is added to `machines`."""
+    """Replaces axes of `old` by axes of `new`, whose machine is added to `machines`."""
     machines = dict.fromkeys(new["axes"], new["machine"])
     return {
         **old,

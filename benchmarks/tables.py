@@ -38,7 +38,7 @@ def insert(document: Path, name: str, text: str, by: str = "benchmarks/run.py") 
 
     Args:
         document: the file; it is created if it does not exist.
-        name: of the section.
+        name: the name of the section.
         text: the new text.
         by: the script that generates the section, named in the marker.
     """

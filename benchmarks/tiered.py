@@ -98,7 +98,7 @@ def measure(
     Args:
         folder: on the device that is measured.
         setting: sizes, skew, policy and others.
-        steps: of a turn.
+        steps: the number of steps of a turn.
         rounds: turns of each process.
         warm: steps before the turns.
 

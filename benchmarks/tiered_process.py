@@ -31,8 +31,9 @@ class Training:
 
     Args:
         setting: sizes, skew, storage and whether memory is limited.
-        group: of this process, whose memory is limited, once the batches are there, to what it
-            has, what the table asks for, a tenth of that, what the steps take, and `SLACK_BYTES`.
+        group: the group of this process, whose memory is limited, once the batches are there, to
+            what it has, what the table asks for, a tenth of that, what the steps take, and
+            `SLACK_BYTES`.
     """
 
     def __init__(self, setting: dict[str, Any], group: Path | None) -> None:
@@ -57,7 +58,7 @@ class Training:
             tier = layers.Tiered(**storage)
             self.asked = tier.memory_bytes(setting["rows"], 8 * setting["units"])
             if group is not None:
-                # Pages of libraries may be those of another group, so the resident memory is more.
+                # Pages of libraries may belong to another group, so the resident memory is more.
                 used = int((group / "memory.usage_in_bytes").read_text())
                 more = int(1.1 * self.asked) + setting["of_steps"] + SLACK_BYTES
                 self.limit = used + more

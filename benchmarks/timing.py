@@ -24,7 +24,7 @@ class Timing:
     """Seconds per call.
 
     Attributes:
-        median: of the calls that count.
+        median: the median of the calls that count.
         lower: first quartile.
         upper: third quartile.
         calls: number of calls that count.
@@ -47,7 +47,7 @@ class Timing:
         """The quartiles of the calls.
 
         Args:
-            seconds: of each call.
+            seconds: the seconds of each call.
             disturbed: number of turns with steal time.
             cpu_seconds: CPU seconds per call of each turn.
         """
@@ -70,7 +70,7 @@ class Turns:
         """Adds a turn.
 
         Args:
-            seconds: of each call in the turn.
+            seconds: the seconds of each call in the turn.
             undisturbed: whether there was no steal time to speak of.
             cpu_seconds: per call, if they were measured.
         """
@@ -122,14 +122,14 @@ def interleave(
     batches in the same order. If a call takes less than a second, a contender has processed each
     batch once before the first round, and starts every turn with a call that is not timed. A turn
     then has up to ten timed calls, as many as fit in 0.2 s. As in a training loop, these calls find
-    their own data in the caches, not those of another contender. Turns with steal time do not count
-    and are repeated in further rounds, of which there are at most twice as many as requested.
+    their own data in the caches, not the data of another contender. Turns with steal time do not
+    count and are repeated in further rounds, of which there are at most twice as many as requested.
 
     Args:
         runs: name -> call.
         batches: batch indices, which are used cyclically.
         rounds: turns of each contender that should count.
-        seed: of the random order.
+        seed: the seed of the random order.
 
     Returns:
         name -> seconds per call, and CPU seconds.

@@ -1,4 +1,4 @@
-"""Seeded, skewed sparse batches like those of ads and feed ranking."""
+"""Seeded, skewed sparse batches like the batches of ads and feed ranking."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def make_case(workload: Workload, batches: Sequence[Batch], threads: int, seed: 
         workload: sizes of the table.
         batches: the batches of the case.
         threads: number of threads to use.
-        seed: of the random numbers.
+        seed: the seed of the random numbers.
     """
     rng = np.random.default_rng(seed)
     scale = np.float32(0.1)

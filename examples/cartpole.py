@@ -41,7 +41,7 @@ def play(
 
     Args:
         model: the policy.
-        seeds: of the initial states.
+        seeds: the seeds of the initial states.
         rng: draws the actions with the probabilities of the policy; None: the likelier action.
 
     Returns:
@@ -83,8 +83,8 @@ def train(
 
     Args:
         epochs: number of rounds of playing and fitting.
-        episodes: of a round.
-        seed: of the weights, the initial states and the actions.
+        episodes: the episodes of a round.
+        seed: the seed of the weights, the initial states and the actions.
         snapshots: takes snapshots of the policy.
     """
     tf.keras.utils.set_random_seed(seed)
@@ -113,10 +113,10 @@ def run(
     """Trains with and without snapshots.
 
     Args:
-        epochs: of each training.
-        episodes: of an epoch.
+        epochs: the number of epochs of each training.
+        episodes: the episodes of an epoch.
         evaluated: number of episodes of the evaluation.
-        num_snapshots: of the ensemble.
+        num_snapshots: the number of snapshots of the ensemble.
         perturbation: see `callbacks.SnapshotEnsemble`.
         seed: of both trainings.
 

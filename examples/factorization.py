@@ -39,7 +39,7 @@ def generate(
         users: number of users.
         items: number of items; few of them get most ratings.
         ratings: their number.
-        width: of the true factors.
+        width: the width of the true factors.
 
     Returns:
         (users, items, ratings), each [N].
@@ -57,7 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> float:
     """Trains on nine tenths of the ratings and prints the error on the others after each epoch.
 
     Args:
-        arguments: of the command line.
+        arguments: the arguments of the command line.
 
     Returns:
         The last root mean squared error.

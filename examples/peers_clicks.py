@@ -22,7 +22,7 @@ def make_model(train: Source, args: argparse.Namespace) -> tf.keras.Model:
 
     Args:
         train: examples on which the buckets of the numbers are adapted.
-        args: of the command line.
+        args: the arguments of the command line.
 
     Returns:
         The model: a dictionary of features -> probabilities [B, 1].
@@ -48,7 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
     """Trains on four fifths of the examples and prints the metrics of the others.
 
     Args:
-        arguments: of the command line.
+        arguments: the arguments of the command line.
 
     Returns:
         The metrics.

@@ -40,7 +40,7 @@ def evaluate(
 
     Args:
         weights: float32 [D].
-        rows: of the examples.
+        rows: the rows of the examples.
         labels: -1 or 1.
         penalty: factor of the squared norm.
 
@@ -70,7 +70,7 @@ def step(
 
     Args:
         weights: float32 [D], changed in place.
-        ids: of the features of the example, each once.
+        ids: the ids of the features of the example, each once.
         values: of these features.
         label: -1 or 1.
         rate: learning rate.
@@ -86,7 +86,7 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, float]:
     """Trains, and prints the metrics of the held-out examples after each epoch.
 
     Args:
-        arguments: of the command line.
+        arguments: the arguments of the command line.
 
     Returns:
         The last metrics.

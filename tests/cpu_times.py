@@ -1,7 +1,7 @@
 """A plugin that lists the CPU seconds of each test file: `python -m pytest -p tests.cpu_times`.
 
 Unlike the durations of pytest they hardly depend on what else the machine does, and they include
-the child processes of a test. They are those of setup, call and teardown, without the imports.
+the child processes of a test. They count setup, call and teardown, without the imports.
 """
 
 import collections

@@ -1,9 +1,10 @@
-"""The rooms of ARCHITECTURE.md and the arrows between them, read from every import and #include.
+"""The packages of ARCHITECTURE.md ("rooms" here) and the arrows between them, from every import.
 
 An import counts wherever it stands: at the top of a module, in a function, or under TYPE_CHECKING.
 """
 
 import ast
+import functools
 import re
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 
-# A room is a package or a module of twml_ops, without those of its parts that are rooms themselves;
+# A room is a package or a module of twml_ops, without its parts that are rooms themselves;
 # "" is twml_ops/__init__.py. Each line names the rooms that a room imports, all of them on lines
 # further down, so that there is no cycle. A room that the list does not name is an error.
 ARROWS = {
@@ -252,7 +253,121 @@ def test_no_native_code_depends_on_the_locale_of_the_program():
 
 
 def test_the_folder_map_names_files_that_are_there():
-    text = (ROOT / "CONTRIBUTING.md").read_text() + (ROOT / "ARCHITECTURE.md").read_text()
+    pages = [
+        ROOT / "CONTRIBUTING.md",
+        ROOT / "ARCHITECTURE.md",
+        *(ROOT / "docs/design").glob("*.md"),
+    ]
+    text = "".join(page.read_text() for page in pages)
     paths = set(re.findall(r"`((?:cc|python|tests|tools|twml_ops|benchmarks)/[\w./]+)`", text))
     assert "twml_ops/cli/commands/train.py" in paths
     assert [p for p in sorted(paths) if not (ROOT / p).exists()] == []
+
+
+DOCUMENTS = [
+    *(ROOT / name for name in ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md")),
+    *sorted((ROOT / "docs").glob("*.md")),
+    *sorted((ROOT / "docs" / "design").glob("*.md")),
+]
+FOLDERS = ("benchmarks", "cc", "docker", "docs", "examples", "python", "tests", "tools", "twml_ops")
+WORD = re.compile(r"[A-Za-z_]\w*")
+# Names of other programs and libraries, and of an example's columns and files.
+FOREIGN = (
+    r"MPI_\w+|preload_app|MultiInference|HandleReloadConfigRequest|bag_NAME_\w+|rcv1_train\.svm"
+)
+FOREIGN += r"|on_cpu|criteo_random|\w+\.(json|txt|yaml|md)"
+# Metrics of the server whose names are composed, and a page about the names of another package.
+FOREIGN += r"|twml_serving_\w+"
+OTHER_PACKAGE = {"migrate.md"}
+
+
+@functools.cache
+def words_of_python(path):
+    """The identifiers of a module, and the words of its strings other than docstrings."""
+    return set(words_of(ast.parse(path.read_text(encoding="utf-8"))))
+
+
+def words_of(tree):
+    """Yields the words of a parsed module. Strings that are statements are docstrings."""
+    prose = {id(n.value) for n in ast.walk(tree) if isinstance(n, ast.Expr)}
+    for node in ast.walk(tree):
+        for field in ("id", "attr", "name", "arg", "asname", "module"):
+            yield from WORD.findall(getattr(node, field, None) or "")
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in prose:
+            yield from WORD.findall(node.value)
+
+
+@functools.cache
+def code():
+    """The paths of the repository's files, and the words of its code."""
+    files = [p for folder in FOLDERS for p in (ROOT / folder).rglob("*") if p.is_file()]
+    files += [p for p in ROOT.iterdir() if p.is_file()]
+    words = {p.stem for p in files if p.suffix in (".py", ".cc", ".h", ".cu")}
+    for path in files:
+        if path == Path(__file__).resolve():
+            continue  # it has names of what is not there
+        if path.suffix in (".py", ".pyi"):
+            words.update(words_of_python(path))
+        elif path.suffix in (".cc", ".c", ".h", ".cu", ".cuh"):
+            words.update(WORD.findall(re.sub(r"//.*", "", path.read_text(encoding="utf-8"))))
+        elif path.suffix in (".bzl", ".html", ".toml", ".yml") or path.name == "Makefile":
+            words.update(WORD.findall(path.read_text(encoding="utf-8")))
+    return {str(p.relative_to(ROOT)) for p in files}, words
+
+
+@functools.cache
+def names_in(package):
+    """The names in the modules of a package or of a module of twml_ops; None if it is neither."""
+    folder = ROOT / "twml_ops" / package.replace(".", "/")
+    modules = (folder.with_suffix(".py"), folder.with_name(f"_{folder.name}.pyi"))  # of _core
+    files = [*folder.rglob("*.py"), *(p for p in modules if p.exists())]
+    found = {w for path in files for w in words_of_python(path)}
+    return found | {p.stem for p in files} if files else None
+
+
+def dead_names(text):
+    """What stands in `backticks` like a file, a module or a symbol of this package, and is none."""
+    files, words = code()
+    ends = {"/" + f for f in files}
+    text = re.sub(r"^```.*?^```", "", text, flags=re.S | re.M)
+    for name in re.findall(r"`([^`\n]+)`", text):
+        if re.fullmatch(r"[\w./-]+\.(py|cc|h|cu|cuh)", name):
+            if not any(end.endswith("/" + name) for end in ends):
+                yield name
+        elif re.fullmatch(r"[A-Za-z_][\w.]*(\(\))?", name):
+            parts = name.removesuffix("()").removeprefix("twml_ops.").split(".")
+            if re.fullmatch(FOREIGN, name) or parts[0] in ("tf", "np", "out"):
+                continue
+            package = {"stock": "ops.stock", "xla": "ops.xla"}.get(parts[0], parts[0])
+            known = names_in(package) if len(parts) > 1 else None
+            unknown = [p for p in parts if re.search(r"_|[a-z][A-Z]", p) and p not in words]
+            if unknown or (known is not None and parts[1] not in known):
+                yield name
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda p: str(p.relative_to(ROOT)))
+def test_the_files_and_symbols_that_a_document_names_are_there(path):
+    found = set() if path.name in OTHER_PACKAGE else set(dead_names(path.read_text("utf-8")))
+    assert sorted(found) == []
+
+
+def test_architecture_describes_every_package_of_the_list():
+    text = (ROOT / "ARCHITECTURE.md").read_text("utf-8")
+    names = {room.replace(".", "/") for room in ARROWS if room not in ("", "cli", "_core")}
+    assert [n for n in sorted(names) if not re.search(rf"\b{n}(/|\.py)", text)] == []
+
+
+def test_a_dead_name_would_be_found():
+    dead = "`stock.WITHOUT_TWIN` `hybrid/tables.py` `no_such_function` `layers.NoSuchLayer`"
+    live = "`stock.LIBRARY_ONLY` `hybrid/remote_table.py` `sparse_linear()` `layers.SparseLinear`"
+    assert list(dead_names(dead)) == re.findall("`(.*?)`", dead)
+    assert list(dead_names(live)) == []
+
+
+def test_the_documents_that_everyone_reads_are_short():
+    lines = {p.name: p.read_text("utf-8").splitlines() for p in DOCUMENTS[:3]}
+    assert len(lines["README.md"]) <= 130
+    assert len(lines["ARCHITECTURE.md"]) <= 300
+    doors = "\n".join(lines["CONTRIBUTING.md"]).split("## Where to change what")[1]
+    doors = doors.split("\n## ")[0]
+    assert 10 < len(re.findall(r"^\| ", doors, re.M)) - 1 <= 25

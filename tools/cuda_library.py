@@ -123,7 +123,7 @@ _MAY_BE_INEXACT = "UpdateRuleE5E"  # Ftrl has a learning_rate_power, for which i
 
 
 def inexact_instructions(ptx: str) -> dict[str, set[str]]:
-    """Finds instructions that do not round as those of CPUs.
+    """Finds instructions that do not round as instructions of CPUs do.
 
     Args:
         ptx: The assembly of kernels.

@@ -658,7 +658,7 @@ def online_standardize(ids: numpy.typing.ArrayLike, values: numpy.typing.ArrayLi
     """Standardizes values with the running mean and standard deviation of their feature.
 
     y[k] = clip((values[k] - mean) / max(sd, epsilon), -clip, clip) + bias[ids[k]], where mean and
-    sd = sqrt(M2 / count) are those of feature ids[k]. A NaN, and every value of a feature that has not
+    sd = sqrt(M2 / count) belong to feature ids[k]. A NaN, and every value of a feature that has not
     been seen, gives y[k] = bias[ids[k]]. Moments are merged by the formulas of Chan, Golub and LeVeque
     (1979).
 

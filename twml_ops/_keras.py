@@ -228,7 +228,7 @@ def all_layers(model: Any) -> list[Any]:
 
 
 def direct_variables(layer: Any) -> list[Any]:
-    """The weights of `layer` without those of nested layers, trainable ones first."""
+    """The weights of `layer` without the weights of nested layers, trainable ones first."""
     if KERAS_3:
         return [*layer._trainable_variables, *layer._non_trainable_variables]
     return [*layer._trainable_weights, *layer._non_trainable_weights]
@@ -250,7 +250,8 @@ def holds_random_state(value: Any) -> bool:
 def random_states(model: Any) -> list[Any]:
     """The variables with the random state of the layers of `model`, in the order of its layers.
 
-    Those of Keras 2 exist after `keep_random_state_in_variables` and the first call of the layer.
+    With Keras 2 the variables exist after `keep_random_state_in_variables` and the first call of
+    the layer.
     """
     found: dict[int, Any] = {}
     for layer in all_layers(model):

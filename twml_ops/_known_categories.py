@@ -30,8 +30,8 @@ class Count(NamedTuple):
     """How many categories of a field were looked up.
 
     Attributes:
-        examined: those that belong to the sample.
-        unknown: those of them that were not in the training data.
+        examined: the categories that belong to the sample.
+        unknown: examined categories that were not in the training data.
     """
 
     examined: int = 0
@@ -100,7 +100,7 @@ class KnownCategories:
         """Reads the sample of a folder.
 
         Args:
-            folder: of a run or of an exported scorer.
+            folder: the folder of a run or of an exported scorer.
 
         Returns:
             The sample; None if the folder was written without one.

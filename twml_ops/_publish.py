@@ -1,4 +1,5 @@
-"""The one way to publish files and folders: they appear whole, and nobody's data are lost.
+"""The one way to publish files and folders: they appear whole, and data of other programs are not
+replaced.
 
 What is written goes to a temporary name beside its target, is brought to the disk, and is renamed.
 A target is replaced only on request, and only if it is a regular file, or a folder that has nothing
@@ -204,7 +205,7 @@ def new_folder(
 
     Args:
         out: a path that does not exist, an empty folder, or with `overwrite` a folder that has no
-            files but those that `written` tells.
+            files but the ones that `written` lists.
         overwrite: replace such a folder.
         written: tells what this program wrote. Default: no folder is replaced.
         kind: what such a folder is, for messages.

@@ -16,9 +16,9 @@ from twml_ops._raw_columns import categories, numbers_of, strings_of
 
 FORMAT = 1
 FORMAT_WITH_BASE = 2
-"""Of a folder in which some arrays are those of another folder, with changed rows."""
+"""The format of a folder with arrays that refer to another folder, with changed rows."""
 FORMAT_WITH_OUTPUTS = 3
-"""Of a folder with several outputs, and possibly such arrays."""
+"""The format of a folder with several outputs, and possibly such arrays."""
 PROGRAM_FILE = "scorer.json"
 ACTIVATIONS = (
     "elu",
@@ -48,8 +48,8 @@ class TableStatistics(NamedTuple):
         entries: ids whose rows were added up or copied.
         rows: different rows of each request, in all tables. A request of more than 512 rows counts
             as several.
-        hits: of these rows, those that were in the cache.
-        misses: of these rows, those that were not.
+        hits: number of these rows that were in the cache.
+        misses: number of these rows that were not in the cache.
         reads: reads of files; a read has all rows of a request that are in the same or in
             neighboring blocks.
         bytes_read: bytes of these reads.
@@ -250,8 +250,8 @@ class Scorer:
                 [B]: numbers, in which None and NaN are missing values; and categories as text,
                 bytes, integers or bools, in which None, NaN and "" are missing values. A bag in the
                 column `tags` is `tags` [K] and `tags_row_splits` [B + 1]. Other entries of such a
-                mapping are ignored. Categories of a model with a `StringHash` are given like
-                those of columns.
+                mapping are ignored. Categories of a model with a `StringHash` are given like the
+                categories of columns.
             values: float32 [K], the values of the features, or None if the model takes no values.
             row_splits: int64 [B + 1], the CSR offsets of the rows, or None for a single row.
             num_threads: the largest number of threads that share the rows; 0 is one for each core.
@@ -288,10 +288,10 @@ class Scorer:
         """Computes the predictions of one user and B candidates.
 
         What depends on the user alone is computed once. A sparse batch may have entries of the
-        user and of the candidates: a row then has those of the user, followed by those of the
-        candidate. Sums over the user's entries are reused, so that their terms are added in another
-        order: predictions differ from those of `predict` by at most 1e-6 times the sum of the
-        absolute values of the terms.
+        user and of the candidates: a row then has the entries of the user, followed by the entries
+        of the candidate. Sums over the user's entries are reused, so that their terms are added in
+        another order: predictions differ from the results of `predict` by at most 1e-6 times the
+        sum of the absolute values of the terms.
 
         Args:
             user: arrays as for `predict`, by name, with one row.

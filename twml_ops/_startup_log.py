@@ -73,7 +73,7 @@ def line_filter(level: str) -> Callable[[bytes], bool]:
 def _filtered_stderr(keep: Callable[[bytes], bool]) -> Iterator[None]:
     """Filters what the process writes to stderr within the block.
 
-    A child process filters the lines, so that those of a process that aborts are not lost.
+    A child process filters the lines, so that the lines of a process that aborts are not lost.
     """
     try:
         original = os.dup(2)

@@ -25,7 +25,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Runs the checks.
 
     Args:
-        arguments: Command line arguments; None: those of the process.
+        arguments: Command line arguments; None: the arguments of the process.
 
     Returns:
         The exit code.

@@ -100,7 +100,7 @@ def measure_cluster(name: str, steps: int, servers_in_worker: bool, **options: A
     """Measures a training in a cluster, by `HybridTrainer`.
 
     Args:
-        name: of the training.
+        name: the name of the training.
         steps: measured steps.
         servers_in_worker: whether the worker runs the servers.
         **options: arguments of the trainer.
@@ -173,7 +173,7 @@ def table(name: str, result: dict[str, dict[str, dict[str, float]]]) -> str:
     """A table of a training.
 
     Args:
-        name: of the training.
+        name: the name of the training.
         result: milliseconds a step, of one process and of the cluster.
     """
     columns = {

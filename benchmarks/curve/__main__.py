@@ -112,8 +112,8 @@ def load(file: Path, share: float) -> Results:
     """The earlier results, which must be of the same share.
 
     Args:
-        file: of the results.
-        share: of a core, for each host.
+        file: the file of the results.
+        share: the share of a core, for each host.
 
     Raises:
         SystemExit: they are of another share.

@@ -17,8 +17,8 @@ class BatchRecorder(Placement):
     """Tables in this process, which remember the entries that they are multiplied with.
 
     Attributes:
-        products: of each multiplication the table, the number of examples, the ids and whether
-            there are values.
+        products: the products of each multiplication the table, the number of examples, the ids and
+            whether there are values.
     """
 
     def __init__(self) -> None:

@@ -71,7 +71,7 @@ class Predictions:
         wire: seconds of CPU time for each message and byte; see `wire_cost.more_seconds`.
         jobs: what `described_jobs` returned.
         alone: name of a training -> seconds of CPU time that one host needs for a step.
-        share: of one core, for each host.
+        share: the share of one core, for each host.
     """
 
     def __init__(

@@ -35,9 +35,9 @@ class Limits:
     """What each host has of this machine.
 
     Attributes:
-        share: of one core.
+        share: the share of one core.
         quota_us: microseconds of a core that a host may use at once, before others have their turn.
-        spare_cores: other cores than those of this process, which hosts may use as well until the
+        spare_cores: cores that this process does not use, which hosts may use as well until the
             limits come.
     """
 
@@ -64,8 +64,8 @@ def measure(cell: Cell, limits: Limits, seconds: float) -> dict[str, Any]:
 
     Args:
         cell: the cell.
-        limits: of each host.
-        seconds: of the measurement; it takes longer if a worker ends too few calls.
+        limits: the limits of each host.
+        seconds: the seconds of the measurement; it takes longer if a worker ends too few calls.
 
     Returns:
         `steps`: batches per second of all workers, or of the mean host if hosts train by
@@ -109,14 +109,15 @@ def measure(cell: Cell, limits: Limits, seconds: float) -> dict[str, Any]:
 
 
 def learn(cell: Cell, limits: Limits, batches: int) -> dict[str, Any]:
-    """Trains a cell on so many batches, those of the start included, and evaluates the model.
+    """Trains a cell on so many batches, including the batches of the start, and evaluates the
+    model.
 
     Each worker waits after its first call until all have done one and the limits have come.
 
     Args:
         cell: the cell.
-        limits: of each host.
-        batches: of all workers together.
+        limits: the limits of each host.
+        batches: the number of batches of all workers together.
 
     Returns:
         `loss`: of held-out data; `seconds`: with limits, without the first call of each worker.

@@ -54,8 +54,9 @@ class Host:
             cell: the cell.
             servers: addresses of the servers.
             workers: addresses of the workers.
-            index: of this worker.
-            batches: of all workers, after which the training ends; None: it does not end.
+            index: the index of this worker.
+            batches: the batches of all workers, after which the training ends; None: it does not
+                end.
         """
         target = functools.partial(self._train, Cell(**cell), servers, workers, index, batches)
         threading.Thread(target=target, daemon=True).start()

@@ -28,10 +28,10 @@ def build(
         strategy: its name.
         workload: sizes of the table.
         batches: batches, which the steps use cyclically.
-        name: of the variables on the servers.
+        name: the name of the variables on the servers.
         servers: addresses of the servers.
         workers: addresses of the workers.
-        index: of this worker.
+        index: the index of this worker.
 
     Returns:
         A function that runs steps, and one that frees the variables.

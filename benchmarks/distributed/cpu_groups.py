@@ -40,7 +40,7 @@ def quota(share: float, quota_us: int = MIN_QUOTA_US) -> tuple[int, int]:
     fill its caches anew.
 
     Args:
-        share: of one core; 2 for two cores.
+        share: the share of one core; 2 for two cores.
         quota_us: the quota, unless the period would be shorter than `MIN_PERIOD_US`.
 
     Raises:
@@ -93,7 +93,7 @@ class CpuGroups:
         """Limits the CPU time of each host.
 
         Args:
-            share: of one core; None removes the limit.
+            share: the share of one core; None removes the limit.
             quota_us: see `quota`.
 
         Raises:

@@ -41,7 +41,7 @@ class Setting:
         workers: number of workers.
         caps: limits of the egress of each host, in MB/s.
         strategies: names of the strategies.
-        units: columns of the table; 0 for those of the workload.
+        units: columns of the table; 0: the columns of the workload.
     """
 
     power: int

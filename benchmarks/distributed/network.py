@@ -28,7 +28,7 @@ SUBNET = "10.77.0"
 FRAME = 1500
 BURST_SECONDS = 2.5e-4  # size of a burst, as time at the cap
 # Network cards take segments of 64 KiB and cut them in hardware. With segments of 16 KiB a byte
-# costs a host three times as much CPU time, and tbf itself cuts those of more than 60 KiB.
+# costs a host three times as much CPU time, and tbf itself cuts segments of more than 60 KiB.
 MIN_BURST = 48 * 1024
 SEGMENT = MIN_BURST - FRAME  # maximum size handed to the interface, because bursts are cut
 # With several queues the packets of a connection are reordered, which TCP takes for losses.
@@ -143,7 +143,7 @@ class Network:
         """Limits the CPU time of each host.
 
         Args:
-            share: of one core; None removes the limit.
+            share: the share of one core; None removes the limit.
             quota_us: microseconds that a host may use at once.
         """
         self._with_cpu().cap(share, quota_us)

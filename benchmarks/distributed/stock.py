@@ -32,8 +32,8 @@ class Shard:
     """The rows of the table on one server, a variable that all workers share by its name.
 
     Attributes:
-        handle: of the variable.
-        device: of the server.
+        handle: the handle of the variable.
+        device: the device of the server.
         units: columns.
         count: rows.
     """

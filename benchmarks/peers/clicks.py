@@ -31,11 +31,11 @@ def pin(number: int) -> None:
 
 
 def examples(count: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Examples, those of all seeds with the same weights.
+    """Examples. The weights that label them are the same for all seeds.
 
     Args:
         count: their number.
-        seed: of the examples.
+        seed: the seed of the examples.
 
     Returns:
         (ids [count, ENTRIES], float32 labels [count, 1]).
@@ -54,7 +54,7 @@ def dataset(batches: int, seed: int, batch: int = BATCH) -> tf.data.Dataset:
 
     Args:
         batches: their number.
-        seed: of the examples.
+        seed: the seed of the examples.
         batch: examples in one.
     """
     import tensorflow as tf

@@ -48,7 +48,7 @@ class Host:
         """Trains, and evaluates the model while the other workers wait, if this is the first one.
 
         Args:
-            batches: of each worker.
+            batches: the number of batches of each worker.
 
         Returns:
             See `clicks.Curve`; empty if this is another worker.

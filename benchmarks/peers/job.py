@@ -35,7 +35,7 @@ def run(
 
     Args:
         part: of benchmarks/peers/rank.py.
-        setting: of the part.
+        setting: the setting of the part.
         ranks: their number.
         transport: see `mpirun_command`.
         seconds: that they may take.
@@ -59,7 +59,7 @@ def run(
 
 
 def hosts_of(ranks: int) -> list[str]:
-    """Names of the hosts of a job: that of mpirun, and those of the ranks."""
+    """Names of the hosts of a job: the host of mpirun, and the hosts of the ranks."""
     return [LAUNCHER, *(f"host{i}" for i in range(ranks))]
 
 
@@ -68,9 +68,9 @@ def run_on_hosts(part: str, setting: Setting, ranks: int, network: Network) -> l
 
     Args:
         part: of benchmarks/peers/rank.py.
-        setting: of the part.
+        setting: the setting of the part.
         ranks: their number.
-        network: that of `hosts_of`.
+        network: the network of `hosts_of`.
 
     Returns:
         The result of each rank.

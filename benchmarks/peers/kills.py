@@ -40,8 +40,8 @@ def run(
     """Runs a job.
 
     Args:
-        consistency: of the ranks.
-        seed: of the order of the examples.
+        consistency: the consistency of the ranks.
+        seed: the seed of the order of the examples.
         deaths: rank -> the example at which it is killed.
         max_restarts: see `run_job`.
 
@@ -145,8 +145,9 @@ def page(result: dict[str, Any]) -> str:
         f"Jobs of {RANKS} ranks train a logistic regression (`benchmarks/peers/survivor.py`), "
         f"{survivor.EPOCHS} epochs of {survivor.EXAMPLES:,} examples. `kill -9` ends one or two of "
         "the ranks, drawn at random, at examples that are drawn at random. "
-        "`PeerGroup.deal` deals the examples, so that the others take over those of a lost rank, "
-        "and the learning rate is proportional to the number of ranks. The loss is that of the "
+        "`PeerGroup.deal` deals the examples, so that the others take over the examples of a "
+        "lost rank, and the learning rate is proportional to the number of ranks. The loss is the "
+        "loss of the "
         "mean weights of the ranks that remain; the noise is the deviation of jobs without a "
         "failure.\n\n" + markdown(header, rows)
     )

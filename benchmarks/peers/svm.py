@@ -41,11 +41,11 @@ class Data:
 
 
 def make(count: int, seed: int) -> Data:
-    """Examples of which those of all seeds have the same separating plane.
+    """Examples with a separating plane, which is the same for all seeds.
 
     Args:
         count: their number.
-        seed: of the examples.
+        seed: the seed of the examples.
     """
     rng = np.random.default_rng([1, seed])
     plane = np.random.default_rng(0).normal(size=FEATURES).astype(np.float32)
@@ -122,7 +122,7 @@ def reached(curve: dict[str, Any], loss: float) -> tuple[int, float] | None:
     """The examples and the seconds of a rank until a loss; None if it was not reached.
 
     Args:
-        curve: that of `measure`.
+        curve: the curve of `measure`.
         loss: the target.
     """
     columns = (curve[name] for name in ("examples", "seconds", "loss"))

@@ -27,7 +27,7 @@ def measure(log: Log, batches: int = BATCHES) -> dict[str, Any]:
 
     Args:
         log: receives progress messages.
-        batches: of each worker.
+        batches: the number of batches of each worker.
 
     Returns:
         `target`, the last loss of one rank; `curves` by the way and the cap; or "unavailable".
@@ -142,7 +142,7 @@ def _rate(curve: dict[str, Any], batches: int) -> float:
 
 
 def _predicted(result: dict[str, Any]) -> str:
-    """Steps/s of peers under caps, beside those of the plan."""
+    """Steps/s of peers under caps, beside the steps/s of the plan."""
     rows = []
     for every in EVERY:
         by_cap = result["curves"][f"2 peers, every {every} batches"]

@@ -49,7 +49,7 @@ def main(
         list[str] | None,
         typer.Option(
             help="mixed or clusters (planted), criteo, flights or NAME=SOURCE. Repeatable. "
-            "Default: those of the part."
+            "Default: the data sets of the part."
         ),
     ] = None,
     seeds: Annotated[int, typer.Option(min=1, help="Seeds 0, 1, ...")] = 5,
@@ -94,7 +94,7 @@ def tuning_seeds(part: Any) -> list[int]:
 
 
 def known(runs: Mapping[str, Any], seed: int) -> dict[str, Metrics]:
-    """The metrics of the contenders with a seed, and those of the trials."""
+    """The metrics of the contenders with a seed, and the metrics of the trials."""
     return {
         contender: by_seed[key]
         for contender, by_seed in runs.items()

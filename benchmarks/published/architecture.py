@@ -70,7 +70,7 @@ def measure(task: Task, seed: int, settings: Settings, done: Done) -> Measured:
 
     Args:
         task: the data.
-        seed: of the rows, the weights and the draws.
+        seed: the seed of the rows, the weights and the draws.
         settings: of every final training; the validation part chooses the number of epochs.
         done: contenders that are measured.
 

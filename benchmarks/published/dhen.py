@@ -68,7 +68,7 @@ def measure(task: Task, seed: int, settings: Settings, done: Done) -> Measured:
 
     Args:
         task: the data.
-        seed: of the weights and the order.
+        seed: the seed of the weights and the order.
         settings: of every training; the validation part chooses the number of epochs.
         done: trials, and contenders that are measured.
 

@@ -95,7 +95,7 @@ def model_of(data: Data, units: int, vectors: Callable[[Any], Any], seed: int) -
         units: D, width of the vectors.
         vectors: function of the ids [B, fields] of the large fields: their vectors
             [B, fields, D].
-        seed: of the weights.
+        seed: the seed of the weights.
     """
     tf.keras.utils.set_random_seed(seed)
     inputs = [
@@ -117,9 +117,9 @@ def embedding(num_rows: list[int], units: int, mean: float = 0.0) -> layers.Fiel
     """A table with as many rows of ids for each field, and one for missing values.
 
     Args:
-        num_rows: of each field.
+        num_rows: the number of rows of each field.
         units: width of the vectors.
-        mean: of the initial vectors, which are regularized if it is 0.
+        mean: the mean of the initial vectors, which are regularized if it is 0.
     """
     initializer = tf.keras.initializers.RandomNormal(mean, _STDDEV)
     return layers.FieldEmbedding(

@@ -43,7 +43,7 @@ class Setting(NamedTuple):
         data: the data.
         budgets: rows that the tables of the large fields have if there is no map.
         teacher: function without arguments.
-        seed: of the clusters.
+        seed: the seed of the clusters.
     """
 
     data: Data
@@ -57,7 +57,7 @@ class Vectors(NamedTuple):
 
     Attributes:
         of: function of ids [B, fields].
-        num_bytes: of the rows of the tables and of the map.
+        num_bytes: the number of bytes of the rows of the tables and of the map.
     """
 
     of: Callable[[Any], Any]
@@ -85,13 +85,13 @@ class Hashes:
 
         Args:
             task: the data.
-            seed: of the weights, the order and the clusters.
+            seed: the seed of the weights, the order and the clusters.
             settings: of every training.
             done: contenders that are measured.
 
         Yields:
             The contender, and its `entropy` on the test part, its number of `epochs` and its
-            `bytes`, those of vectors and 4 for each id of a map.
+            `bytes`: the bytes of vectors, and 4 for each id of a map.
         """
         if all(contender in done for contender in CONTENDERS):
             return

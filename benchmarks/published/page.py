@@ -43,7 +43,7 @@ def page(
     """A section for each part and data set, after a description of the machine.
 
     Args:
-        content: of `Results`.
+        content: the content of `Results`.
         claims: what the paper of each part says.
         comparisons: differences that are written below the table of a part.
     """

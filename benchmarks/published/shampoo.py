@@ -110,7 +110,7 @@ def measure(task: Task, seed: int, settings: Settings, done: Done) -> Measured:
 
     Args:
         task: the data.
-        seed: of the weights and the order.
+        seed: the seed of the weights and the order.
         settings: of every training.
         done: trials, and contenders that are measured.
 

@@ -73,7 +73,7 @@ def measure(task: Task, seed: int, settings: Settings, done: Done) -> Measured:
 
     Args:
         task: the data.
-        seed: of the weights and the order.
+        seed: the seed of the weights and the order.
         settings: of every training.
         done: trials, of which the best gives the strength of regularization of all runs, and
             contenders that are measured.

@@ -48,7 +48,7 @@ class Task:
     """A data set, divided into three parts.
 
     Attributes:
-        name: of the data set.
+        name: the name of the data set.
         train: what models are trained on.
         validation: what chooses epochs, rates and weights.
         test: what the figures are computed on.
@@ -79,10 +79,10 @@ def open_task(name: str, seed: int, rows: int | None, folder: Path) -> Task:
     Args:
         name: the planted "mixed" or "clusters", of which each seed is another task; "criteo";
             "flights"; or NAME=SOURCE.
-        seed: of the planted data.
-        rows: of the planted data; None: as many as their generator makes by itself. Of others,
-            about as many random rows of the training data; None: all.
-        folder: of the files of criteo.
+        seed: the seed of the planted data.
+        rows: the rows of the planted data; None: as many as their generator makes by itself. Of
+            others, about as many random rows of the training data; None: all.
+        folder: the folder of the files of criteo.
 
     Returns:
         The task. A fifth of the training data is validation data, as `Source.split` divides it.
@@ -154,7 +154,7 @@ class BestEpoch(tf.keras.callbacks.Callback):
 
     Args:
         task: the data.
-        build: of the model.
+        build: builds the model.
         patience: number of epochs in a row without a lower one that end the training; None: none.
 
     Attributes:
@@ -191,7 +191,7 @@ def missing_trials(
 
     Args:
         contender: the contender.
-        values: of the setting.
+        values: the values of the setting.
         done: trials that are measured.
     """
     for value in values:

@@ -46,7 +46,7 @@ def generate(seed: int = 0, rows: int = ROWS) -> tuple[dict[str, Array], Array]:
     """Makes the data.
 
     Args:
-        seed: of all random numbers.
+        seed: the seed of all random numbers.
         rows: number of rows.
 
     Returns:

@@ -21,7 +21,7 @@ class DataSet(NamedTuple):
         source: SOURCE of the training data, as of `twml-ops train --data`.
         evaluation: SOURCE of the test data; None: the part of `source` that `twml-ops train` holds
             out.
-        description: of its rows and of its parts.
+        description: the description of its rows and of its parts.
     """
 
     name: str
@@ -43,7 +43,7 @@ def get(text: str, folder: Path = DEFAULT_FOLDER) -> DataSet:
     Args:
         text: `criteo`, `flights`, `a9a`, the planted data `access` or `films`, or one of the forms
             above.
-        folder: of the files of `criteo` and `a9a`.
+        folder: the folder of the files of `criteo` and `a9a`.
 
     Raises:
         ValueError: the name is unknown.

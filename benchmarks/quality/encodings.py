@@ -103,7 +103,7 @@ class TargetMeans:
     Args:
         train: the training data.
         prior_weight: number of examples that the base rate counts for.
-        seed: of the folds.
+        seed: the seed of the folds.
     """
 
     def __init__(self, train: Examples, prior_weight: float = 20.0, seed: int = 0) -> None:

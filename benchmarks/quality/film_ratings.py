@@ -30,7 +30,7 @@ def generate(
     """Makes the data.
 
     Args:
-        seed: of all random numbers.
+        seed: the seed of all random numbers.
         users: number of users.
         films: number of films.
         chosen: number of rows with the label 1, and of those with the label 0.

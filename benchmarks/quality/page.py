@@ -53,8 +53,8 @@ def data_set(content: Mapping[str, Any], name: str) -> str:
     """The section of one data set.
 
     Args:
-        content: of `Results`.
-        name: of the data set.
+        content: the content of `Results`.
+        name: the name of the data set.
     """
     runs = {contender: found for contender, found in content["runs"][name].items() if found}
     about = content["data"][name]

@@ -33,8 +33,8 @@ class Tuned(NamedTuple):
     """The result of tuning.
 
     Attributes:
-        settings: those of the lowest validation log loss, with their number of `rounds` if the
-            peer stops early.
+        settings: the settings with the lowest validation log loss, with their number of `rounds` if
+            the peer stops early.
         tried: all settings, each with its `validation_log_loss`.
         cpu_seconds: CPU time of the search.
     """
@@ -80,7 +80,7 @@ class Peer(ABC):
                 peers that have rounds.
             train: examples to train on.
             scored: examples to predict; with `stop_early` their labels decide when to stop.
-            seed: of the training.
+            seed: the seed of the training.
             stop_early: whether `scored` is a validation set and decides the number of rounds.
         """
 

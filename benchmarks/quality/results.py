@@ -15,7 +15,7 @@ class Results:
         path: the JSON file; it need not exist.
 
     Attributes:
-        content: of the file: `machine`, `data`[name] (rows and description),
+        content: the content of the file: `machine`, `data`[name] (rows and description),
             `tuned`[data set][peer] (settings, tried settings, cpu_seconds) and
             `runs`[data set][contender][seed] (metrics).
     """

@@ -47,7 +47,7 @@ def run(contender: str, data: DataSet, seed: int, threads: int) -> dict[str, Any
     Args:
         contender: `train`, with options.
         data: the data set.
-        seed: of the run.
+        seed: the seed of the run.
         threads: number of threads of TensorFlow.
 
     Returns:

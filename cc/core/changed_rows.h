@@ -42,7 +42,7 @@ class ChangedRows {
     parallel_for(ids.size(), kNsPerMark, [&](int64_t begin, int64_t end) {
       const auto num_rows = static_cast<uint64_t>(num_rows_);
       for (int64_t i = begin; i < end; ++i) {
-        // The byte after those of the rows takes the ids that are ignored, without a branch.
+        // The byte after the bytes of the rows takes the ids that are ignored, without a branch.
         const uint64_t row = std::min(static_cast<uint64_t>(ids[i]), num_rows);
         __atomic_store_n(&current_[row], 1, __ATOMIC_RELAXED);
       }

@@ -7,8 +7,8 @@
 
 namespace twml {
 
-// The checksum of `size` bytes, or of these bytes after those of the checksum `before`. It equals
-// zlib.crc32 of Python.
+// The checksum of `size` bytes, or of these bytes after other bytes, whose checksum is `before`. It
+// equals zlib.crc32 of Python.
 uint32_t Crc32(const void* bytes, size_t size, uint32_t before = 0);
 
 }  // namespace twml

@@ -156,7 +156,7 @@ void AgeSketch(const MutableDynamicRows& state, int64_t added, int64_t min_count
   state.header[3] = now;
 }
 
-// The latest use of a row that may be given away.
+// The latest use of a row that may be evicted.
 int64_t NewestVictim(const MutableDynamicRows& state, const DynamicLookupOptions& options) {
   const int64_t kept = options.eviction == Eviction::kAge
                            ? std::max(options.pinned, options.max_age)
@@ -217,7 +217,7 @@ Status AssignDynamicRows(Span<const int64_t> ids, const MutableDynamicRows& stat
   std::vector<int64_t> row_of(number_missing, 0), admitted;
   admitted.reserve(number_missing);
   std::vector<Victim> victims;
-  // A full table has an order in which its rows are given away.
+  // A full table has an order in which its rows are evicted.
   RowUses uses;
   uses.last_used = {state.last_used.data(), state.last_used.size()};
   if (options.eviction == Eviction::kLfu) uses.counts = {state.counts.data(), state.counts.size()};

@@ -13,8 +13,8 @@ namespace twml {
 
 enum class Eviction {
   kNone,  // ids that find no free row share row 0
-  kLru,   // the least recently used row is given away
-  kLfu,   // the row with the fewest uses is given away; of several, the least recently used
+  kLru,   // the least recently used row is evicted
+  kLfu,   // the row with the fewest uses is evicted; of several, the least recently used
   kAge,   // as kLru, but only rows that were not used by the last max_age lookups
 };
 
@@ -22,9 +22,9 @@ struct DynamicLookupOptions {
   int64_t min_count = 1;  // sightings after which an id gets a row, in [1, 255]
   Eviction eviction = Eviction::kLru;
   int64_t max_age = 0;      // for kAge
-  int64_t pinned = 1;       // rows that the last `pinned` lookups used are not given away
+  int64_t pinned = 1;       // rows that the last `pinned` lookups used are not evicted
   int64_t seed = 0;         // of the hashes
-  int64_t* work = nullptr;  // adds the number of rows that were looked at to find those given away
+  int64_t* work = nullptr;  // adds the number of rows that were looked at to find the evicted ones
 };
 
 // The state. Row 0 is shared by all ids without a row. A row is free if last_used is 0.
@@ -64,7 +64,7 @@ void FindDynamicRowsSerially(Span<const int64_t> ids, Span<const int64_t> keys,
 // say what was recently seen (Einziger, Friedman and Manes, 2017, "TinyLFU"), but not more often
 // than every min_count lookups, so that an id that is in every lookup is always admitted. The
 // result depends on the sequence of lookups only, not on the threads. An error leaves the state
-// unchanged. While a table is full, the process remembers the order in which its rows leave, so
+// unchanged. While a table is full, the process keeps the order in which its rows leave, so
 // that a lookup does not look at all of them; what has changed the state meanwhile is noticed by
 // the header and by samples.
 Status AssignDynamicRows(Span<const int64_t> ids, const MutableDynamicRows& state,

@@ -1,4 +1,4 @@
-// The order in which the rows of a DynamicLookup are given away, without a look at all rows.
+// The order in which the rows of a DynamicLookup are evicted, without a look at all rows.
 #ifndef TWML_CORE_EVICTION_ORDER_H_
 #define TWML_CORE_EVICTION_ORDER_H_
 
@@ -11,12 +11,12 @@
 
 namespace twml {
 
-// A row that may be given away. Smaller ones go first.
+// A row that may be evicted. Smaller ones go first.
 using Victim = std::tuple<int64_t, int64_t, int64_t>;  // uses, last use, row
 
-// What decides which rows are given away.
+// What decides which rows are evicted.
 struct RowUses {
-  Span<const int64_t> last_used;  // 0: the row is free. Row 0 is never given away.
+  Span<const int64_t> last_used;  // 0: the row is free. Row 0 is never evicted.
   Span<const int64_t> counts;     // empty: the last use alone decides
 
   Victim KeyOf(int64_t row) const {
@@ -25,9 +25,9 @@ struct RowUses {
 };
 
 // A heap of the rows with the smallest keys. All rows that are not in it have larger keys than
-// `bound_`, which stays so, because the key of a row only grows until the row is given away. A key
+// `bound_`, which stays so, because the key of a row only grows until the row is evicted. A key
 // in the heap may be an earlier one of its row; then the row goes back with the current one. All
-// rows are looked at again when the heap is empty, which is after many rows were given away.
+// rows are looked at again when the heap is empty, which is after many rows were evicted.
 class EvictionOrder {
  public:
   explicit EvictionOrder(int64_t capacity);

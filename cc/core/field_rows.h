@@ -11,8 +11,8 @@
 
 namespace twml {
 
-// Field f has num_rows[f] rows, which follow those of the fields before it. Its first row is that
-// of a missing value (a negative id); other ids have the row 1 + id mod (num_rows[f] - 1).
+// Field f has num_rows[f] rows, which follow the rows of the fields before it. Its first row is
+// that of a missing value (a negative id); other ids have the row 1 + id mod (num_rows[f] - 1).
 class FieldRows {
  public:
   // `first_row` is the first row of the first field.

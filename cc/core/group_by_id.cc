@@ -395,7 +395,7 @@ template <class Id>
 Status CheckGroupedIds(const GroupedBatch<Id>& groups, Span<const Id> ids, int64_t input_dim,
                        const ParallelFor& parallel_for) {
   if (groups.num_entries != ids.size() || groups.num_rows != ids.size()) {
-    return Invalid("groups must be those of the ", ids.size(), " ids, got ", groups.num_entries,
+    return Invalid("groups must be made of the ", ids.size(), " ids, got ", groups.num_entries,
                    " entries of ", groups.num_rows, " rows");
   }
   return groups.input_dim <= input_dim ? Status() : CheckIds(ids, input_dim, parallel_for);

@@ -16,7 +16,7 @@ uint64_t ProcessHashKey() noexcept;
 class KeyedHash {
  public:
   KeyedHash() = default;
-  // With a key that anyone knows, for ids that nobody chooses and results that are the same in
+  // With a public key, for ids that no attacker chooses and results that are the same in
   // every process.
   explicit KeyedHash(uint64_t key) : key_(key) {}
   uint64_t operator()(int64_t id) const { return Mix64(static_cast<uint64_t>(id) ^ key_); }

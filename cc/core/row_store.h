@@ -55,7 +55,7 @@ class RowStore {
   struct Statistics {
     int64_t rows_read = 0;      // from the file
     int64_t rows_written = 0;   // by Append
-    int64_t bytes_written = 0;  // to the file, with those of rows that were moved
+    int64_t bytes_written = 0;  // to the file, including rows that were moved
     int64_t bytes_read = 0;     // from the file
     int64_t clean_steps = 0;    // of the search for segments that are cleaned
   };

@@ -47,7 +47,7 @@ class TieredRows {
   struct Statistics {
     int64_t lookups = 0;       // calls of Map that count
     int64_t rows = 0;          // different rows of each lookup, added up
-    int64_t misses = 0;        // those of them that were not in the cache
+    int64_t misses = 0;        // rows of lookups that were not in the cache
     int64_t prefetched = 0;    // misses that had been read ahead, or were being read
     int64_t prefetches = 0;    // rows that were read ahead
     int64_t written_back = 0;  // rows

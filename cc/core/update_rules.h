@@ -1,5 +1,5 @@
 // The update rules of the optimizers by name, with their slots and hyperparameters. The formulas
-// are in cc/core/simd/update_formulas.h.
+// are in cc/core/simd/update_steps.h.
 #ifndef TWML_CORE_UPDATE_RULES_H_
 #define TWML_CORE_UPDATE_RULES_H_
 
@@ -18,7 +18,7 @@ namespace twml {
 //                    hyper: b1, b2, eps; lr includes the bias correction
 //   ftrl             McMahan et al. 2013, Keras' form       hyper: lr_power, l1, l2, l2_shrinkage
 // With a learning rate of 0, only the decay changes a row. The gradient accumulators (a, m, v)
-// still advance, except those of ftrl: its z divides by the rate, so the step diverges as the rate
+// still advance, except with ftrl: its z divides by the rate, so the step diverges as the rate
 // goes to 0. Ftrl treats rates below kMinFtrlRate as 0. An element of an ftrl row that has had no
 // gradient and no l2 (a = g = l2 = 0) does not change either, because its step would divide by 0.
 enum class UpdateRule { kSgd, kMomentum, kAdagrad, kRowWiseAdagrad, kLazyAdam, kFtrl };

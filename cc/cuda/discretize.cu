@@ -51,7 +51,7 @@ __device__ Entries Discretize(const TwmlCudaBuckets& b, int64_t feature, float v
   const int64_t f = Rank(b.feature_ids, b.num_features, feature, false);
   const bool known = f < b.num_features && b.feature_ids[f] == feature;
   const bool missing = value != value;
-  // The ids of the features follow each other, then those of kept inputs, then those passed on.
+  // The ids of the features follow each other, then the ids of kept inputs, then ids passed on.
   const int64_t extra = b.missing == kKeepNaN ? 2 : 1;
   const int64_t num_buckets = b.num_boundaries + b.num_features * extra;
   if (missing && b.missing == kDropNaN) return out;

@@ -28,7 +28,7 @@ inline unsigned BlocksFor(int64_t n, int64_t per_block = kThreads) {
   return static_cast<unsigned>(blocks < 1 ? 1 : blocks < kMaxBlocks ? blocks : kMaxBlocks);
 }
 
-// The number of this thread among those of all blocks, and how many there are.
+// The number of this thread among the threads of all blocks, and how many there are.
 __device__ inline int64_t ThreadIndex() {
   return static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
 }

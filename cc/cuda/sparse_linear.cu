@@ -47,9 +47,9 @@ int Forward(const TwmlCudaCall& call, int count, const TwmlCudaBatch* batches,
   return filled == 0 ? 0 : SumAndConsume(stream, filled, launch);
 }
 
-// A tile of 16 lanes computes the products of an entry: lane i those of every 16th column, whose
-// sums are added pairwise. The columns after the last multiple of 16 are added in order. This is
-// the order of the CPU's kernels with 16 lanes.
+// A tile of 16 lanes computes the products of an entry: lane i takes every 16th column, whose sums
+// are added pairwise. The columns after the last multiple of 16 are added in order. This is the
+// order of the CPU's kernels with 16 lanes.
 constexpr int kDotLanes = 16;
 constexpr int kDotEntries = 16;  // that a tile computes one after the other
 

@@ -23,7 +23,7 @@ struct Tile {
     return __shfl_sync(mask, value, from, width);
   }
 
-  // The number of this tile among those of all blocks, and how many there are.
+  // The number of this tile among the tiles of all blocks, and how many there are.
   __device__ int64_t Index() const { return ThreadIndex() / width; }
   __device__ int64_t Count() const { return NumThreads() / width; }
 };

@@ -1,6 +1,7 @@
 /* The interface of the CUDA library. It is plain C, so that one library serves every TensorFlow,
- * which looks its functions up by name. All pointers are to memory of the device, except those of
- * the structs themselves, `hyper`, and where a comment says so. All work is queued on the stream.
+ * which looks its functions up by name. All pointers are to memory of the device, except the
+ *   pointers to the structs themselves, `hyper`, and where a comment says so. All work is queued on
+ *     the stream.
  * Functions return a cudaError_t, 0 for success, or TWML_CUDA_OUT_OF_MEMORY. */
 #ifndef TWML_CUDA_TWML_CUDA_H_
 #define TWML_CUDA_TWML_CUDA_H_
@@ -136,7 +137,7 @@ typedef struct {
 } TwmlCudaBuckets;
 
 /* Discretizes a batch in two calls. The first writes to ends [num_entries] how many entries the
- * output has up to and including those of entry k, and row_splits_out. The caller reads the last of
+output has for the entries up to k, and row_splits_out. The caller reads the last of
  * them, allocates the output, and the second call fills it. */
 int twml_cuda_discretize_sizes(const TwmlCudaCall* call, const TwmlCudaBatch* batch,
                                const TwmlCudaBuckets* buckets, int64_t* ends,

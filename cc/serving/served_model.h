@@ -23,7 +23,7 @@ class ServedModel {
   ServedModel(const ServedModel&) = delete;
   ServedModel& operator=(const ServedModel&) = delete;
 
-  // `options` are also those of the models that replace it.
+  // `options` also hold for the models that replace it.
   static Status Load(const std::string& folder, const scorer::TableOptions& options,
                      std::unique_ptr<ServedModel>* out);
 

@@ -16,7 +16,7 @@ struct ThreadPool::Job {
   int64_t total, ranges;
   const std::function<void(int64_t, int64_t)>& body;
   int helpers;                     // that may still join
-  std::atomic<int64_t> next{0};    // the first range that nobody has taken
+  std::atomic<int64_t> next{0};    // the first range that no thread has taken
   int active = 0;                  // helpers that are in the job, guarded by the lock of the pool
   std::condition_variable done{};  // active is 0
   std::atomic<bool> failed{false};

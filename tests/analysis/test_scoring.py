@@ -1,4 +1,4 @@
-"""The metrics of a run equal those of scikit-learn."""
+"""The metrics of a run equal the metrics of scikit-learn."""
 
 import math
 

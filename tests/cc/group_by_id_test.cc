@@ -127,9 +127,9 @@ TEST(GroupBatch, GroupsOfOtherIdsAreRefused) {
   ASSERT_TRUE(GroupIds<int64_t>(batch.ids, 50, Serial, &wider).ok());
   ASSERT_TRUE(GroupBatch<int64_t>(batch.csr(), 50, nullptr, Serial, &of_batch).ok());
   EXPECT_EQ(GroupBatch(batch.csr(), 50, &fewer, Serial, &got).message(),
-            "groups must be those of the 4 ids, got 3 entries of 3 rows");
+            "groups must be made of the 4 ids, got 3 entries of 3 rows");
   EXPECT_EQ(GroupBatch(batch.csr(), 50, &of_batch, Serial, &got).message(),
-            "groups must be those of the 4 ids, got 4 entries of 2 rows");
+            "groups must be made of the 4 ids, got 4 entries of 2 rows");
   const Status narrow = GroupBatch(batch.csr(), 1, &wider, Serial, &got);
   EXPECT_NE(narrow.message().find("is out of range [0, 1)"), std::string::npos);
 }

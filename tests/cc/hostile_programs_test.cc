@@ -220,7 +220,7 @@ Files MakeProgram(const Kind& kind, Generator* g) {
   return files;
 }
 
-// Whether a scorer answers a request, in which sizes that are not known are those of the generator.
+// Whether a scorer answers a request. The generator chooses sizes that are not known.
 bool Answers(const Scorer& scorer, int64_t rows, Generator* g) {
   constexpr int64_t kMostItems = 1 << 16;
   const auto& inputs = scorer.features();

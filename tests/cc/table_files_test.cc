@@ -55,7 +55,7 @@ class TableFilesTest : public testing::TestWithParam<bool> {
     files_->Finish();
   }
 
-  // Fetches rows of both tables; returns whether they are those of the files.
+  // Fetches rows of both tables; returns whether they equal the rows of the files.
   bool FetchAndCompare(const std::vector<int64_t>& ids, FetchedRows* fetched) const {
     fetched->Begin(files_->size(), 1);
     for (RowsOfTable& table : fetched->tables) {

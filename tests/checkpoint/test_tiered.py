@@ -1,4 +1,4 @@
-"""Checkpoints of tables whose rows are in files are those of tables in memory."""
+"""Checkpoints of tables whose rows are in files equal checkpoints of tables in memory."""
 
 import numpy as np
 import pytest

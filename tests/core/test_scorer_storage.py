@@ -128,7 +128,7 @@ print(codes, right(99, 10))
 
 @pytest.mark.parametrize("way", ["io_uring", "threads"])
 def test_children_of_a_process_that_answers_answer_too(model, way):
-    """As with the start method fork of multiprocessing, or gunicorn with preload."""
+    """The start method fork of multiprocessing, and gunicorn with preload, do the same."""
     command = [sys.executable, "-c", FORKS, str(model), way]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.stdout == "[0, 0, 0, 0, 0, 0] True\n", done.stderr

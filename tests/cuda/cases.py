@@ -104,7 +104,7 @@ def slots_of(rule: str, rows: int, dim: int, random: Any) -> list[Array]:
 
 
 class Checker:
-    """Compares the results of a CUDA library with those of the CPU's kernels and of NumPy.
+    """Compares the results of a CUDA library with the results of the CPU's kernels and of NumPy.
 
     Args:
         cuda: The library to test.
@@ -180,7 +180,7 @@ class Checker:
 
 
 def _near(got: Array, owners: Array, terms: Array) -> None:
-    """Compares sums of floats with those of float64, by the bound of their rounding errors."""
+    """Compares sums of floats with sums of float64, by the bound of their rounding errors."""
     want, scale = np.zeros(got.shape), np.zeros(got.shape)
     np.add.at(want, owners, terms)
     np.add.at(scale, owners, np.abs(terms))

@@ -66,5 +66,5 @@ def test_other_features_than_the_training_data_are_an_error(text_file, criteo_fi
     libsvm = f"libsvm:{text_file('1 1:1')}"
     with pytest.raises(DataError, match="lacks continuous features of the training data: I1, I10"):
         open_source(libsvm, like=schema)
-    with pytest.raises(DataError, match="adds continuous features to those of the training data"):
+    with pytest.raises(DataError, match="adds continuous features to the features of"):
         open_source(f"criteo:{criteo_file([criteo_row()])}", like=Schema((), (), 3, "x"))

@@ -43,7 +43,7 @@ def train_in_groups(make, sizes, on_servers=None, stale=False, data=whole_batche
 
     Args:
         make: () -> an optimizer.
-        sizes: of the groups.
+        sizes: the sizes of the groups.
         on_servers: () -> the optimizer of the dense weights that workers share, which gets the sums
             of their gradients and decays weights as in so many steps; None: one worker has them.
         stale: whether the table of a group is that before the last update.

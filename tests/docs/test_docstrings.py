@@ -115,7 +115,7 @@ def parameters_of(function):
 
 
 def statements_of(node):
-    """All nodes of a function but those of the functions and classes inside it."""
+    """All nodes of a function but the nodes of functions and classes inside it."""
     for child in ast.iter_child_nodes(node):
         if not isinstance(child, (ast.FunctionDef, ast.ClassDef, ast.Lambda)):
             yield child

@@ -1,10 +1,13 @@
-"""The reference has a page for every module of the package."""
+"""The reference has a page for every module of the package, and the menu has every page."""
 
 from pathlib import Path
 
+import yaml
+
 import twml_ops
 
-PAGES = Path(__file__).resolve().parents[2] / "docs" / "api"
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = ROOT / "docs" / "api"
 
 
 def test_every_module_has_a_page_in_the_reference():
@@ -13,3 +16,17 @@ def test_every_module_has_a_page_in_the_reference():
     assert {p.stem for p in PAGES.glob("*.md")} == modules
     for module in modules:
         assert f"::: twml_ops.{module}\n" in (PAGES / f"{module}.md").read_text()
+
+
+def pages_of(menu):
+    """The files that a part of the menu names."""
+    if isinstance(menu, str):
+        return [menu]
+    parts = menu.values() if isinstance(menu, dict) else menu
+    return [page for part in parts for page in pages_of(part)]
+
+
+def test_the_menu_has_every_page_once():
+    config = yaml.safe_load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"))
+    pages = [str(p.relative_to(ROOT / "docs")) for p in (ROOT / "docs").rglob("*.md")]
+    assert sorted(pages_of(config["nav"])) == sorted(pages)

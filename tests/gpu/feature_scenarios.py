@@ -232,7 +232,7 @@ def bad_input_of_features_on_the_gpu_raises_at_the_latest_in_the_next_step():
     unknown = layers.PercentileDiscretizer(4, unknown="error", placement="device")
     unknown.set_boundaries({1: [0.5], 2: [1.5]})
     raises_late(
-        lambda bad: unknown((ids + int(bad), tf.ones([1, 2]))), "1 ids are not those of adapted"
+        lambda bad: unknown((ids + int(bad), tf.ones([1, 2]))), "1 ids are not ids of adapted"
     )
 
     def with_splits(bad):

@@ -1,4 +1,4 @@
-"""ops.average_rows: averages of the touched rows equal those of all rows in every step."""
+"""ops.average_rows: averages of the touched rows equal averages of all rows in every step."""
 
 import numpy as np
 import pytest
@@ -31,7 +31,7 @@ def averages_before(step, table, average, steps, momentum):
 
 
 def train(schedule, momentum, dim=3, dtype=tf.float32, ids_dtype=tf.int64, **options):
-    """The averages of `schedule`, ids for each step from 1, beside those of a dense average."""
+    """The averages of `schedule`, ids for each step from 1, beside the averages of a dense pass."""
     table, average, steps = variables(dim, dtype)
     want = np.float64(tf.cast(table, tf.float64))
     rng = np.random.default_rng(1)

@@ -1,4 +1,4 @@
-"""First and second derivatives equal those of a dense reference in stock TensorFlow ops."""
+"""First and second derivatives equal the derivatives of a dense reference in stock ops."""
 
 import contextlib
 
@@ -47,7 +47,7 @@ def dense_product(ids, values, splits, table):
 
 
 def derivatives(function, inputs, sparse, rows_only=False):
-    """The loss of `function(*inputs)`, its gradients, and those of a penalty on these.
+    """The loss of `function(*inputs)`, its gradients, and the gradients of a penalty on these.
 
     Args:
         function: gives [B, ...].

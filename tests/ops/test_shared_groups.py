@@ -220,13 +220,13 @@ def test_groups_of_other_ids_are_refused():
         ),
     ]
     for call in calls:
-        with pytest.raises(tf.errors.InvalidArgumentError, match="groups must be those of the 63"):
+        with pytest.raises(tf.errors.InvalidArgumentError, match="groups must be made of the 63"):
             call(groups)
         for wrong in (of_int32, [*of_int32, *of_int32]):
             with pytest.raises(tf.errors.InvalidArgumentError, match="of the same type"):
                 call(wrong)
     np.testing.assert_array_equal(state, tf.zeros([N]))
-    with pytest.raises(tf.errors.InvalidArgumentError, match="groups must be those of the 63"):
+    with pytest.raises(tf.errors.InvalidArgumentError, match="groups must be made of the 63"):
         library.twml_sparse_linear_weights_grad(
             ids, values, splits, tf.ones([5, 2]), tf.constant(N, tf.int64), groups
         )

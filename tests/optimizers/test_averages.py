@@ -1,4 +1,4 @@
-"""`use_ema`: averages in O(touched rows) equal those of all weights in every step."""
+"""`use_ema`: averages in O(touched rows) equal averages of all weights in every step."""
 
 import threading
 

@@ -128,7 +128,7 @@ def test_every_option_is_a_keyword_and_comes_back_from_the_config(name):
 
 def test_an_option_that_is_not_known_is_refused():
     with pytest.raises(TypeError, match="clip_norm"):
-        optimizers.SGD(0.1, clip_norm=1.0)  # the keywords that it takes are those of Keras 2
+        optimizers.SGD(0.1, clip_norm=1.0)  # it takes the keywords of Keras 2
     with pytest.raises(TypeError, match="clipnorm"):
         optimizers.CompositeOptimizer(optimizers.SGD(0.1), {}, clipnorm=1.0)
 

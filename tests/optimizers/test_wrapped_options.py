@@ -45,7 +45,7 @@ OPTIONS = {
     "l2_shrinkage_regularization_strength": {"l2_shrinkage_regularization_strength": 0.01},
     "beta": {"beta": 0.5},
 }
-# Those of the base class do not depend on the rule: one class shows them.
+# Options of the base class do not depend on the rule: one class shows them.
 COMMON = set(inspect.signature(optimizers.SparseOptimizer).parameters) - {"learning_rate"}
 CASES = [
     (cls, option)

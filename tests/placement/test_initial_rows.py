@@ -1,4 +1,4 @@
-"""Initial values that are made some rows at a time are those of a table that is made at once."""
+"""Initial values that are made some rows at a time equal values that are made at once."""
 
 import numpy as np
 import pytest

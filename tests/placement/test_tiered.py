@@ -1,4 +1,4 @@
-"""Tables whose rows are in a file: results are those of tables in memory, bit for bit."""
+"""Tables whose rows are in a file: results are bit for bit the same as with tables in memory."""
 
 import itertools
 import zipfile
@@ -356,7 +356,7 @@ def test_replicas_servers_and_graphs_of_version_1_are_refused(tmp_path):
         linear(tmp_path).build(None)
 
     class OnServers(Placement):
-        """As those of parameter servers and TPUs."""
+        """Such as the placements of parameter servers and TPUs."""
 
     with (
         placement_scope(OnServers()),

@@ -124,7 +124,7 @@ def test_rows_of_a_truncated_file_are_an_error_and_others_are_right(
     what = "a record is not the one that was written" if longer_again else "the file ends too early"
     assert errors
     assert all(f"linear_kernel.rows cannot be read: {what}" in error for error in errors)
-    assert right > 0  # those that were still in memory
+    assert right > 0  # the rows that were still in memory
     with pytest.raises(tf.errors.UnknownError, match="cannot be read"):
         whole(layer)
 

@@ -1,4 +1,4 @@
-"""Costs are those of the networks, their expectations at probabilities, and differentiable."""
+"""Costs equal the costs of the networks, their expectations at probabilities, and differentiate."""
 
 import itertools
 

@@ -113,7 +113,7 @@ def test_tables_in_files_are_counted_over_all_processes(tmp_path):
         body = json.dumps({"instances": [[1, 2, 3]]})
         for _ in range(20):
             ask(port, "POST", PREDICT, body)
-        # A request has three rows, and the first one of a process has those of the warm-up too.
+        # A request has three rows, and the first one of a process has the rows of the warm-up too.
         counts = {metric(port, "twml_serving_table_rows_total") for _ in range(5)}
         assert len(counts) == 1
         assert counts.pop() >= 60

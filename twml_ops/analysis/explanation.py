@@ -73,7 +73,7 @@ def frequent_sparse_ids(sample: Sample, schema: Schema) -> list[int]:
         schema: the features of the data.
 
     Returns:
-        The ids, ascending: those that a `Profile` has to count.
+        The ids that a `Profile` has to count, ascending.
     """
     numbers = _numbers(_groups(sample, schema), schema)
     return [number for group, number in numbers.values() if group == "sparse"]

@@ -55,8 +55,8 @@ def take_sample(
     Args:
         source: the data set. Its sample weights are not used.
         rows: number of examples to take at most.
-        layout: of the batch; see `Source.dataset`.
-        seed: of the order of the examples; None: in the order of the files.
+        layout: the layout of the batch; see `Source.dataset`.
+        seed: the seed of the order of the examples; None: in the order of the files.
 
     Returns:
         The sample; None if there are no examples.
@@ -71,7 +71,7 @@ def sample_of_block(block: Block, schema: Schema, layout: LayoutName = "ragged")
     Args:
         block: the examples.
         schema: the features and labels.
-        layout: of the batch; see `Source.dataset`.
+        layout: the layout of the batch; see `Source.dataset`.
 
     Returns:
         All examples of the block.

@@ -55,8 +55,8 @@ def permutation_importance(
         source: the data set.
         rows: size of the sample.
         seed: seed of the permutation, which is the same for all features.
-        layout: of the batch that `predict` takes; see `Source.dataset`.
-        sample_seed: of the order in which the sample is taken; None: the first examples.
+        layout: the layout of the batch that `predict` takes; see `Source.dataset`.
+        sample_seed: the seed of the order in which the sample is taken; None: the first examples.
 
     Returns:
         The features in descending order of importance, with several labels the mean over them: each

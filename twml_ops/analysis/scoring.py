@@ -227,7 +227,7 @@ def with_labels(
         by_label: metrics of each label.
 
     Returns:
-        `metrics`, and those of each label under "labels" if there are several.
+        `metrics`, and the metrics of each label under "labels" if there are several.
     """
     labels = {"labels": {k: dict(m) for k, m in by_label.items()}} if len(by_label) > 1 else {}
     return {**metrics, **labels}
@@ -240,7 +240,7 @@ def mean_metrics(by_label: Mapping[str, Mapping[str, float]]) -> dict[str, float
         by_label: metrics of each label.
 
     Returns:
-        The means; those of the only label itself if there is one.
+        The means; with a single label, the metrics of this label.
     """
     first, *others = by_label.values()
     if not others:

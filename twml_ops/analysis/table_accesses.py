@@ -27,11 +27,11 @@ class AccessesOfTable:
     A step reads each row of its batch once, so an id counts once a batch, where it occurs first.
 
     Args:
-        name: of the table.
+        name: the name of the table.
         max_ids: up to how many ids the results are exact; see `twml_ops.core.ReuseDistances`.
 
     Attributes:
-        name: of the table.
+        name: the name of the table.
         entries: ids of all examples, repeated ones included.
         most_in_batch: the largest number of rows that one step read.
     """
@@ -71,7 +71,7 @@ class AccessesOfTable:
         """A quantile of the number of distinct other rows that are read before a row is read again.
 
         Args:
-            share: of the reads of rows that were read before, in [0, 1].
+            share: the share of the reads of rows that were read before, in [0, 1].
 
         Returns:
             The distance; None if no row was read twice.
@@ -97,13 +97,13 @@ class AccessesOfTable:
 class TableAccesses:
     """The accesses of a training to its tables: one for each field, and one for all.
 
-    Tables of fields are those of `layers.FieldEmbedding`, `GroupedSparseLinear` and the models on
-    fields; the table of all fields is that of `SparseLinear`. Numbers have no rows before they are
-    discretized, and few after it, so they are left out.
+    Tables of fields are the tables of `layers.FieldEmbedding`, `GroupedSparseLinear` and the models
+    on fields; the table of all fields is that of `SparseLinear`. Numbers have no rows before they
+    are discretized, and few after it, so they are left out.
 
     Args:
         schema: the features.
-        max_ids: of each table, up to how many ids the results are exact.
+        max_ids: the largest number of ids of each table, up to how many ids the results are exact.
 
     Attributes:
         examples: number of examples so far.
@@ -136,7 +136,8 @@ class TableAccesses:
         """Adds a batch.
 
         Args:
-            features: of the layout "fields" of `twml_ops.data.Source.dataset`; tensors or arrays.
+            features: the features of the layout "fields" of `twml_ops.data.Source.dataset`; tensors
+                or arrays.
             examples: number of examples in the batch.
         """
         self.examples += examples
@@ -145,7 +146,7 @@ class TableAccesses:
         for number, (name, table) in enumerate(self._tables.items()):
             ids = self._ids_of(name, features)
             table.add(ids)
-            # Fields may have equal ids; those of another field are other rows.
+            # Fields may have equal ids; equal ids of two fields are different rows.
             together.append(ids + np.int64(number * _SALT % 2**63))
         if self._all is not None:
             self._all.add(np.concatenate(together))

@@ -34,7 +34,7 @@ def weight_norms(
 
     Returns:
         Norm by name of the feature; NaN if it has no entries in the batch, or if its entries reach
-        no `SparseLinear` layer, as those of the layout "fields" do not.
+        no `SparseLinear` layer, as entries of the layout "fields" do not.
     """
     parts = [layer for layer in model.layers if isinstance(layer, tf.keras.Model)] or [model]
     squares_of = [squares for part in parts if (squares := _squares_of(part))]

@@ -21,7 +21,7 @@ def log_loss_weights(probabilities: Any, labels: Any, iterations: int = 500) -> 
     Args:
         probabilities: [members, R], predictions of R examples.
         labels: [R], 0 or 1.
-        iterations: of the algorithm, positive.
+        iterations: the iterations of the algorithm, positive.
 
     Returns:
         float64 [members].

@@ -23,7 +23,8 @@ class Diversity(NamedTuple):
     Attributes:
         deviation: the standard deviation of the members' probabilities of an example, the mean over
             the examples.
-        correlation: of the errors (probability - label) of two members, the mean over all pairs.
+        correlation: the correlation of the errors (probability - label) of two members, the mean
+            over all pairs.
     """
 
     deviation: float
@@ -46,8 +47,9 @@ class SnapshotEnsemble(tf.keras.callbacks.Callback):
       that the data have not reached have not moved and stay where they are.
 
     The optimizer keeps its slots. With a `CompositeOptimizer` all of its learning rates are
-    scheduled. After the training the learning rates are those of before, and the model has the
-    weights of the last snapshot. Each snapshot is a copy of all weights in the memory of the host.
+    scheduled. After the training the learning rates have their previous values, and the model has
+    the weights of the last snapshot. Each snapshot is a copy of all weights in the memory of the
+    host.
 
     Args:
         num_snapshots: number of cycles, at least 2.

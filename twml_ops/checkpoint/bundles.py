@@ -22,7 +22,7 @@ INDEX = ".index"
 
 
 class Bundle(NamedTuple):
-    """What a manifest says of a bundle.
+    """The entry of a bundle in a manifest.
 
     Attributes:
         index_bytes: size of the index.
@@ -39,8 +39,8 @@ def describe(folder: Location, prefix: str, synced: bool = False) -> Bundle:
     """Describes a bundle.
 
     Args:
-        folder: of the checkpoint.
-        prefix: of the names of the files.
+        folder: the folder of the checkpoint.
+        prefix: the prefix of the names of the files.
         synced: whether to wait until the files are on the disk.
 
     Raises:
@@ -58,8 +58,8 @@ def verify_files(folder: Location, prefix: str, expected: Bundle) -> None:
     """Compares the files of a bundle with what the manifest says, without reading the tensors.
 
     Args:
-        folder: of the checkpoint.
-        prefix: of the names of the files.
+        folder: the folder of the checkpoint.
+        prefix: the prefix of the names of the files.
         expected: what the manifest says.
 
     Raises:
@@ -77,8 +77,8 @@ def verify_tensors(folder: Location, prefix: str) -> None:
     """Compares all tensors of a bundle with their checksums.
 
     Args:
-        folder: of the checkpoint.
-        prefix: of the names of the files.
+        folder: the folder of the checkpoint.
+        prefix: the prefix of the names of the files.
 
     Raises:
         CheckpointDamaged: one is damaged.

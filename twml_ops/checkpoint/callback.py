@@ -48,10 +48,10 @@ class CheckpointCallback(tf.keras.callbacks.Callback):
     epoch's evaluation.
 
     Args:
-        manager: of the checkpoints.
+        manager: the manager of the checkpoints.
         num_examples: examples in an epoch.
         batch_size: examples in a batch of all replicas.
-        seed: of the order of the examples; None: they are read in order.
+        seed: the seed of the order of the examples; None: they are read in order.
         drop_remainder: whether a last short batch of an epoch is left out.
         every_steps: steps between two checkpoints. With `steps_per_execution` the checkpoint is
             written after the execution in which it is due.
@@ -160,7 +160,7 @@ class CheckpointCallback(tf.keras.callbacks.Callback):
         Other callbacks begin there: the states that the checkpoint has of them are not restored.
 
         Args:
-            position: of the same seed.
+            position: the position of the same seed.
 
         Raises:
             ValueError: it has another seed.
@@ -320,7 +320,7 @@ class CheckpointCallback(tf.keras.callbacks.Callback):
         assert restoration is not None
         trace()
         restoration.restore_all(variables_of(self.model))
-        if not self._start.examples:  # the metrics are those of the epoch that has ended
+        if not self._start.examples:  # the metrics belong to the epoch that has ended
             self.model.reset_metrics()
 
     def _checked_position(

@@ -1,4 +1,4 @@
-"""Facts about a training, which a checkpoint has and which must be those of who continues it."""
+"""Facts about a training, in a checkpoint. A training that continues it must have the same ones."""
 
 from __future__ import annotations
 

@@ -76,7 +76,7 @@ class TablePolicy:
         """The bits of a variable.
 
         Args:
-            label: of the variable.
+            label: the label of the variable.
 
         Returns:
             The number of bits; None: as it is.
@@ -91,7 +91,7 @@ class TableFollower:
     """Decides for each checkpoint which rows it has, and takes them.
 
     Args:
-        policy: of the checkpoints.
+        policy: the policy of the checkpoints.
     """
 
     def __init__(self, policy: TablePolicy) -> None:
@@ -189,7 +189,7 @@ class Taken:
         """Confirms that the checkpoint is on the disk. Without it the rows come again.
 
         Args:
-            name: of the checkpoint.
+            name: the name of the checkpoint.
             size: bytes of the rows as they were written.
         """
         self._follower._written(self, name, size)
@@ -204,7 +204,7 @@ def tables_of(variables: Sequence[Any]) -> dict[str, list[TableVariable]]:
     """The tables among variables, each with its slots.
 
     Args:
-        variables: of a training.
+        variables: the variables of a training.
 
     Returns:
         The table and its slots by name of the table.

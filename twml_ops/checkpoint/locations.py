@@ -98,7 +98,7 @@ def location(path: str | os.PathLike[str] | RemotePath) -> Location:
     """The place that a path or an address names.
 
     Args:
-        path: of this machine, or with the scheme of a file system of TensorFlow.
+        path: the path of this machine, or with the scheme of a file system of TensorFlow.
     """
     if isinstance(path, RemotePath):
         return path
@@ -200,7 +200,7 @@ def remove_tree(path: Location) -> None:
 
 @contextlib.contextmanager
 def os_errors() -> Iterator[None]:
-    """Turns errors of TensorFlow's file systems into those of Python's."""
+    """Turns errors of TensorFlow's file systems into Python's errors."""
     try:
         yield
     except tf.errors.NotFoundError as e:

@@ -1,4 +1,4 @@
-"""Work on the checkpoints of a folder while nobody trains."""
+"""Work on the checkpoints of a folder while no training uses it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def compact(folder: Path) -> Location | None:
     any moment leaves the old checkpoints or the new one.
 
     Args:
-        folder: of the checkpoints.
+        folder: the folder of the checkpoints.
 
     Returns:
         The new checkpoint; None if the newest one is complete already and nothing was written.
@@ -55,12 +55,12 @@ def prune(folder: Path, keep: int, hourly: bool = False) -> list[str]:
     """Removes checkpoints, but none that a kept one has the changes to.
 
     Args:
-        folder: of the checkpoints.
+        folder: the folder of the checkpoints.
         keep: how many of the newest ones stay, at least 1.
         hourly: whether the newest one of each hour, in UTC, stays as well.
 
     Returns:
-        The names of those that were removed.
+        The names of the checkpoints that were removed.
 
     Raises:
         CheckpointError: another process writes to the folder.

@@ -57,8 +57,8 @@ class CheckpointManager:
     memory of the copy, as large as the state, is kept for the next checkpoint.
 
     Args:
-        folder: of all checkpoints. It is created by the first `save`. An address with a scheme,
-            such as gs://, is one of TensorFlow's file systems, which have no locks.
+        folder: the folder of all checkpoints. It is created by the first `save`. An address with a
+            scheme, such as gs://, is one of TensorFlow's file systems, which have no locks.
         keep: how many checkpoints to keep, the last ones, at least 1.
         background: whether a thread writes. Otherwise `save` returns when the checkpoint is on the
             disk, and copies nothing but changed rows.
@@ -197,10 +197,10 @@ class CheckpointManager:
         return None
 
     def save(self, step: int, variables: Sequence[Saved], values: Mapping[str, Any]) -> None:
-        """Writes a checkpoint, and removes those that are no longer to be kept.
+        """Writes a checkpoint, and removes older ones that are no longer to be kept.
 
         Args:
-            step: of the optimizer.
+            step: the step of the optimizer.
             variables: their current values are saved.
             values: everything that is no array; JSON must have them.
 
@@ -395,13 +395,13 @@ class CheckpointManager:
         return encoded.bytes
 
     def prune(self, kept: Collection[str]) -> list[str]:
-        """Removes all valid checkpoints except some and those that these have the changes to.
+        """Removes all valid checkpoints except some and the checkpoints that these are based on.
 
         Args:
             kept: names of their folders.
 
         Returns:
-            The names of those that were removed.
+            The names of the checkpoints that were removed.
 
         Raises:
             CheckpointError: another process writes to the folder.
@@ -410,7 +410,7 @@ class CheckpointManager:
         return self._remove_except(kept)
 
     def keep_last(self) -> None:
-        """Removes all but the last `keep` checkpoints and those that these have the changes to.
+        """Removes all but the last `keep` checkpoints and the checkpoints that these are based on.
 
         Raises:
             CheckpointError: another process writes to the folder.
@@ -432,7 +432,7 @@ class CheckpointManager:
 
         Args:
             write: gets a writer and the number of the checkpoint, and commits it.
-            step: of the optimizer.
+            step: the step of the optimizer.
 
         Returns:
             The folder of the checkpoint.
@@ -470,7 +470,7 @@ class CheckpointManager:
         remove_tree(path)
 
     def _folders(self) -> list[Location]:
-        """Those of all checkpoints, complete or not, from the oldest to the newest."""
+        """The folders of all checkpoints, complete or not, from the oldest to the newest."""
         try:
             found = [p for p in self.folder.iterdir() if _FOLDER.fullmatch(p.name)]
         except (FileNotFoundError, NotADirectoryError):  # or another process has removed it
@@ -488,7 +488,7 @@ def _view(variable: Saved) -> np.ndarray:
 
 
 def _chain(name: str, manifests: Mapping[str, Manifest]) -> list[str]:
-    """The checkpoint and those that it has the changes to, from the newest to the complete one."""
+    """The checkpoint and the ones that it is based on, from the newest to the complete one."""
     chain: list[str] = []
     current: str | None = name
     while current is not None and current not in chain:

@@ -32,7 +32,7 @@ _FIRST_OF_CLUSTERS = "twml_ops_checkpoint"  # a key of manifests that clusters w
 
 
 def checksum(data: bytes | memoryview, before: int = 0) -> int:
-    """The CRC-32 of bytes, or of these bytes after those of the checksum `before`."""
+    """The CRC-32 of bytes, or of these bytes after other bytes, whose checksum is `before`."""
     return zlib.crc32(data, before)
 
 
@@ -44,9 +44,9 @@ class VariableEntry:
         name: unique in the checkpoint, and the same in every process that builds the same model.
         label: name for people; Keras numbers layers, so it may differ between processes.
         dtype: name of the type of an element, such as "float32".
-        shape: of the whole variable.
+        shape: the shape of the whole variable.
         file: name of the data file, in the folder of the checkpoint.
-        offset: of the first byte in that file.
+        offset: the offset of the first byte in that file.
         bytes: how many there are.
         checksum: CRC-32 of these bytes.
         encoding: how these bytes hold the value. "raw": all elements in C order, little-endian.
@@ -85,11 +85,11 @@ class VariableEntry:
 
 @dataclasses.dataclass(frozen=True)
 class Manifest:
-    """What a checkpoint holds.
+    """The content of a checkpoint.
 
     Attributes:
         sequence: number of the checkpoint in its folder; a later one has a larger number.
-        step: of the optimizer.
+        step: the step of the optimizer.
         entries: the variables.
         values: everything that is no array, such as the position in the input, as JSON has it.
         base: name of the folder of the checkpoint that this one has the changes to; None: it is
@@ -113,7 +113,7 @@ class Manifest:
         """Writes the manifest, which completes the checkpoint.
 
         Args:
-            folder: of the checkpoint, whose data files are on the disk.
+            folder: the folder of the checkpoint, whose data files are on the disk.
 
         Raises:
             OSError: the file cannot be written.
@@ -128,7 +128,7 @@ class Manifest:
         """Reads the manifest of a checkpoint.
 
         Args:
-            folder: of the checkpoint.
+            folder: the folder of the checkpoint.
 
         Returns:
             The manifest.
@@ -159,8 +159,8 @@ def bundle_entry(folder: Location, prefix: str, synced: bool = False) -> Variabl
     """The entry of a bundle of tensors.
 
     Args:
-        folder: of the checkpoint.
-        prefix: of the names of the files.
+        folder: the folder of the checkpoint.
+        prefix: the prefix of the names of the files.
         synced: whether to wait until the files are on the disk.
 
     Raises:

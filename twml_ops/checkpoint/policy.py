@@ -1,4 +1,4 @@
-"""When a checkpoint of changed rows pays, and to which earlier checkpoint it has the changes.
+"""Decides when a checkpoint of changed rows pays, and on which earlier one it is based.
 
 The policies have the names that Check-N-Run gives them (Eisenman et al., NSDI 2022, "Check-N-Run: a
 Checkpointing System for Training Deep Learning Recommendation Models"). A baseline has all rows.
@@ -9,11 +9,11 @@ from __future__ import annotations
 from typing import Literal, get_args
 
 Policy = Literal["full", "one-shot", "consecutive", "intermittent"]
-"""What a checkpoint has of the tables.
+"""The part of the rows of tables that a checkpoint has.
 
 "full": all rows. "one-shot": the rows that changed since the first checkpoint, which is a baseline.
-"consecutive": those that changed since the checkpoint before. "intermittent": those that changed
-since the last baseline, with a new baseline when that is predicted to write fewer bytes.
+"consecutive": the rows that changed since the checkpoint before. "intermittent": the rows that
+changed since the last baseline, with a new baseline when that is predicted to write fewer bytes.
 """
 
 

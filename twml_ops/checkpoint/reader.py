@@ -21,10 +21,10 @@ class CheckpointReader:
     """A checkpoint that is complete.
 
     Args:
-        folder: of the checkpoint.
+        folder: the folder of the checkpoint.
 
     Attributes:
-        folder: of the checkpoint.
+        folder: the folder of the checkpoint.
         manifest: what it holds.
 
     Raises:
@@ -78,7 +78,7 @@ class CheckpointReader:
         return chain
 
     def verify(self) -> None:
-        """Compares all bytes with their checksums; also those of the bases.
+        """Compares all bytes with their checksums, including the bytes of the bases.
 
         Memory is bounded, except that a tensor of a server is read at once.
 
@@ -119,7 +119,7 @@ class CheckpointReader:
         """Reads the value of a variable.
 
         Args:
-            name: of the variable.
+            name: the name of the variable.
 
         Returns:
             The value.
@@ -148,7 +148,7 @@ class CheckpointReader:
         The bytes are not compared with their checksum: `verify` does that.
 
         Args:
-            name: of the variable, which has rows.
+            name: the name of the variable, which has rows.
 
         Yields:
             Neighboring rows, at most 16 MiB; or the whole value, if it is encoded.
@@ -180,7 +180,7 @@ class CheckpointReader:
         Replays the changes, from one of the earlier checkpoints or the complete value on.
 
         Args:
-            name: of the variable.
+            name: the name of the variable.
             since: names of the folders of earlier checkpoints of the same training, of which the
                 consumer has the rows of the newest.
 
@@ -223,7 +223,7 @@ class CheckpointReader:
         """Reads the bytes of a variable and compares them with their checksum.
 
         Args:
-            entry: of the variable.
+            entry: the entry of the variable.
 
         Returns:
             uint8 [bytes].

@@ -60,7 +60,7 @@ class Restoration:
         """Restores the weights of the model and the variables of the optimizer that exist already.
 
         Args:
-            variables: those of `variables_of`, as far as they exist.
+            variables: the result of `variables_of`, as far as the variables exist.
 
         Raises:
             CheckpointError: one of them has another type or shape in the checkpoint. No variable
@@ -74,7 +74,7 @@ class Restoration:
         """Restores all variables that have not been restored yet.
 
         Args:
-            variables: those of `variables_of`, when all exist.
+            variables: the result of `variables_of`, when all variables exist.
 
         Raises:
             CheckpointError: the checkpoint is of another model or optimizer. No variable has
@@ -119,7 +119,7 @@ def restore(
 
     Args:
         checkpoint: where to read.
-        variables: those of `variables_of`, of the model that was saved.
+        variables: the result of `variables_of` for the model that was saved.
         verified: whether the checkpoint was compared with its checksums already.
 
     Raises:

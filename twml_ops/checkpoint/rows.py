@@ -1,4 +1,6 @@
-"""How an entry of a checkpoint holds rows: all or some of a table, as they are or quantized."""
+"""The format of the rows in an entry of a checkpoint: all or some of a table, as they are or
+quantized.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,7 @@ def check_bits(bits: int | None, where: str) -> None:
     """Checks a number of bits.
 
     Args:
-        bits: of a weight; None: as it is.
+        bits: the number of bits of a weight; None: as it is.
         where: for the message.
 
     Raises:
@@ -67,7 +69,7 @@ def encode_rows(
         rows: [C, ...].
         ids: int64 [C], their numbers in ascending order; None: all rows, C = N.
         num_rows: N, of the whole table.
-        bits: of a weight after quantization; None: as it is.
+        bits: the number of bits of a weight after quantization; None: as it is.
 
     Returns:
         The pieces and what is needed to read them.
@@ -106,7 +108,7 @@ def decode_rows(
         data: uint8, all bytes.
         dtype: name of the type of an element.
         shape: [N, ...] of the whole table.
-        details: of the encoding.
+        details: the details of the encoding.
 
     Returns:
         The numbers of the rows, or None for all, and the rows [C, ...].

@@ -27,7 +27,7 @@ class Stateful(Protocol):
     """An object with a state that a checkpoint holds."""
 
     def checkpoint_state(self) -> State:
-        """What a checkpoint of this moment has to hold.
+        """The values that a checkpoint of this moment has to hold.
 
         Returns:
             The state.

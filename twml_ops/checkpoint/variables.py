@@ -38,7 +38,7 @@ class NamedVariable:
         name: the same in every process that builds the same model.
         label: name for people, with the name of the layer.
         copies: variables of TensorFlow that have the same value, one on each replica.
-        table: of a table that an optimizer of this package updates, and of its slots: the name of
+        table: for a table that an optimizer of this package updates, and for its slots: the name of
             the table; otherwise empty.
     """
 
@@ -54,7 +54,7 @@ class NamedVariable:
 
     @property
     def shape(self) -> tuple[int | None, ...]:
-        """The sizes of all dimensions; None for those that are open."""
+        """The sizes of all dimensions; None for dimensions that are open."""
         return tuple(self.variable.shape)
 
     @property
@@ -93,7 +93,7 @@ class NamedVariable:
             shape: sizes of all dimensions.
 
         Returns:
-            Whether they are those of the variable, of which some sizes may be open.
+            Whether the variable has this type and shape; some of its sizes may be open.
         """
         mine = tf.TensorShape(self.shape)
         return bool(self.variable.dtype.name == dtype and mine.is_compatible_with(list(shape)))
@@ -102,7 +102,7 @@ class NamedVariable:
         """Sets the value; that of a variable of varying size may have another size.
 
         Args:
-            value: of the type and a shape that `fits`.
+            value: an array of the type and of a shape that `fits`.
         """
         for variable in self.copies:
             with tf.device(variable.device):
@@ -114,7 +114,7 @@ class NamedTieredRows(NamedVariable):
     """A table whose rows are in a file, or one of its slots.
 
     Attributes:
-        rows: of the table.
+        rows: the rows of the table.
         part: 0 for the table, s + 1 for slot s.
     """
 
@@ -123,7 +123,7 @@ class NamedTieredRows(NamedVariable):
 
     @property
     def shape(self) -> tuple[int | None, ...]:
-        """That of the whole table or slot."""
+        """The shape of the whole table or slot."""
         assert self.rows is not None
         return (self.rows.num_rows, *self.variable.shape[1:])
 

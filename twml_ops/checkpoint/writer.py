@@ -33,10 +33,10 @@ class CheckpointWriter:
     As a context manager it removes a checkpoint that was not committed.
 
     Args:
-        folder: of the checkpoint, which does not exist yet.
+        folder: the folder of the checkpoint, which does not exist yet.
 
     Attributes:
-        folder: of the checkpoint.
+        folder: the folder of the checkpoint.
 
     Raises:
         CheckpointError: the folder cannot be created.
@@ -79,12 +79,12 @@ class CheckpointWriter:
         """Appends the value of a variable to the data file, in pieces of at most `PIECE_BYTES`.
 
         Args:
-            name: of the variable, see `VariableEntry`.
+            name: the name of the variable, see `VariableEntry`.
             label: name for people.
             pieces: arrays whose bytes follow each other. One array for the encoding "raw".
-            dtype: of the variable; default: of the only piece.
-            shape: of the variable; default: of the only piece.
-            encoding: of the pieces.
+            dtype: the type of the variable; default: of the only piece.
+            shape: the shape of the variable; default: of the only piece.
+            encoding: the encoding of the pieces.
             details: arguments of the encoding.
 
         Raises:
@@ -119,7 +119,7 @@ class CheckpointWriter:
         """Adds the tensors that an op of TensorFlow has written to the folder.
 
         Args:
-            prefix: of the files.
+            prefix: the prefix of the files.
 
         Raises:
             CheckpointError: the files are missing, or cannot be brought to the disk.
@@ -134,7 +134,7 @@ class CheckpointWriter:
 
         Args:
             sequence: number of the checkpoint in its folder.
-            step: of the optimizer.
+            step: the step of the optimizer.
             values: everything that is no array; JSON must have them.
             base: name of the checkpoint that this one has the changes to.
 

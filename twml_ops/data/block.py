@@ -135,17 +135,17 @@ class Table(ABC):
 
     @property
     def row_splits(self) -> Array:
-        """That of `rows`."""
+        """The row splits of `rows`."""
         return self.rows.row_splits
 
     @property
     def ids(self) -> Array:
-        """That of `rows`."""
+        """The ids of `rows`."""
         return self.rows.ids
 
     @property
     def values(self) -> Array | None:
-        """That of `rows`."""
+        """The values of `rows`."""
         return self.rows.values
 
 
@@ -212,7 +212,7 @@ class Categories(Table):
     Attributes:
         table: int64 [R, F], the ids of the columns with one category, -1 where it is missing.
         bags: position among all categorical columns → the rows of a column with any number of
-            categories; the other positions are those of the columns of `table`, in order.
+            categories; the other positions belong to the columns of `table`, in order.
     """
 
     table: Array

@@ -41,7 +41,7 @@ class Columns(ABC):
         """One number a row: float64 [R], NaN where it is missing."""
 
     def labels(self, name: str) -> Array:
-        """The same of a label, which may be text: yes and true are 1, no and false are 0."""
+        """The numbers of a label, which may be text: yes and true are 1, no and false are 0."""
         return self.numbers(name)
 
     @abstractmethod
@@ -108,7 +108,7 @@ def _categories(columns: Columns, schema: Schema, where: Where) -> Categories:
 
 
 def _bag(columns: Columns, schema: Schema, name: str, where: Where) -> Rows:
-    """The categories of a bag, those that are missing left out."""
+    """The categories of a bag, without missing ones."""
     lengths, tokens = columns.token_lists(name)
     typed = schema.is_typed(name)
     ids = hash_column(name, tokens, version=schema.hash_version, typed=typed)
@@ -276,7 +276,7 @@ def infer(columns: pa.Schema, path: str, labels: Sequence[str]) -> Schema:
 
     Args:
         columns: names and types of the columns.
-        path: of the file, for messages.
+        path: the path of the file, for messages.
         labels: names of the label columns.
 
     Raises:
@@ -328,7 +328,7 @@ def is_list(kind: pa.DataType) -> bool:
 
 
 def unusable(name: str, kind: pa.DataType) -> str | None:
-    """Why a column of this type cannot be a feature; None if it can."""
+    """The reason why a column of this type cannot be a feature; None if it can."""
     if is_number(kind) or is_token(kind):
         return None
     if is_list(kind):
@@ -343,7 +343,9 @@ def unusable(name: str, kind: pa.DataType) -> str | None:
 
 
 def is_token(kind: pa.DataType) -> bool:
-    """What can be a category: text, binary, integers, bools, and dictionaries of them."""
+    """Whether the type is one of a category: text, binary, integers, bools, and dictionaries of
+    them.
+    """
     if pa.types.is_dictionary(kind):
         return is_token(kind.value_type)
     types = pa.types

@@ -41,8 +41,8 @@ class CriteoSource(TextSource):
 
         Args:
             name: the source as the user wrote it.
-            path: of the file; ends in .gz if it is compressed.
-            hash_version: of the category ids.
+            path: the path of the file; ends in .gz if it is compressed.
+            hash_version: the hash version of the category ids.
 
         Raises:
             FileNotFoundError: no such file.
@@ -79,7 +79,7 @@ class CriteoSource(TextSource):
         return Block(labels.astype(np.float32), groups)
 
     def _parse_version_1(self, chunk: Chunk) -> Block:
-        """As `_parse`, with the hash of old runs."""
+        """Parses as `_parse` does, with the hash of old runs."""
         try:
             table = _parse_csv(chunk, _TYPES)
         except pa.ArrowInvalid as e:

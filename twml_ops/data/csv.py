@@ -57,7 +57,7 @@ class CsvSource(Source):
             name: the source as the user wrote it.
             glob: path or pattern of the files, read in sorted order.
             schema: the uses of the columns; None: by the types that the first file suggests.
-            hash_version: of the category ids, if there is no schema.
+            hash_version: the hash version of the category ids, if there is no schema.
             labels: names of the label columns, if there is no schema.
 
         Raises:
@@ -70,7 +70,7 @@ class CsvSource(Source):
         self._delimiter = _delimiter(self._files[0])
         header, first = self._file(self._files[0]).beginning(_SAMPLE_BYTES)
         self._header = _names(header, self._delimiter)
-        self._guessed: set[str] = set()  # columns of numbers that nobody has declared
+        self._guessed: set[str] = set()  # columns of numbers that no schema declares
         self._warned: set[str] = set()
         if schema is None:
             guesses = self._guess(first)
@@ -127,7 +127,7 @@ class CsvSource(Source):
             )
 
     def _guess(self, rest: CsvRows) -> dict[str, Guess]:
-        """What the beginning of a file says of the columns, and the rest where they are empty."""
+        """The kinds of the columns by the beginning of a file, or the rest where they are empty."""
         if not rest.text:
             raise DataError(f"{rest.path}: there are no lines after the header")
         found: dict[str, Guess] = {}
@@ -264,7 +264,7 @@ class CsvSource(Source):
 
 
 class _Plain(NamedTuple):
-    """What `core.parse_delimited` reads of the columns.
+    """The arguments about columns for `core.parse_delimited`.
 
     Attributes:
         kinds: one character for each column.
@@ -278,7 +278,7 @@ class _Plain(NamedTuple):
 
 
 def _plain_format(header: list[str], schema: Schema, guessed: set[str]) -> _Plain | None:
-    """How to read the columns that a schema names; None if it has bags or an old hash."""
+    """The plan for reading the columns of a schema; None if it has bags or an old hash."""
     if schema.bags or schema.hash_version != VERSION:
         return None
     texts = _text_columns(schema)

@@ -102,7 +102,7 @@ class CsvFile(TextFile[CsvRows]):
     """A CSV file whose first row is a header, as parts of whole rows without the header.
 
     Args:
-        path: of the file; ends in .gz if it is compressed.
+        path: the path of the file; ends in .gz if it is compressed.
         delimiter: one character.
         check_header: raises an error if the header, a part with one row, is wrong.
     """

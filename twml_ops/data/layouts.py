@@ -156,7 +156,7 @@ class Fields(Layout):
 
 
 def bag_name(column: str) -> str:
-    """What the tensors of a bag are named after: `bag_tags_ids` for the column `tags`."""
+    """The prefix of the names of a bag's tensors: `bag_tags_ids` for the column `tags`."""
     return f"bag_{column}"
 
 

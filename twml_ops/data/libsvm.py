@@ -36,9 +36,9 @@ class LibsvmSource(TextSource):
 
         Args:
             name: the source as the user wrote it.
-            path: of the file; ends in .gz if it is compressed.
+            path: the path of the file; ends in .gz if it is compressed.
             dim: the largest index allowed; None: the largest in the file, found by a pass over it.
-            hash_version: of the schema; there are no categories to hash.
+            hash_version: the hash version of the schema; there are no categories to hash.
 
         Raises:
             FileNotFoundError: no such file.

@@ -11,13 +11,13 @@ def sample_negatives(source: Source, rate: float, seed: int = 0) -> Source:
     """Leaves out random negative examples. Nothing is copied: the result is a view.
 
     A model that is trained on the result predicts too high probabilities. The odds p / (1 - p) that
-    it predicts times `rate` are those of the source. See section 6.3 of He et al., "Practical
+    it predicts, times `rate`, are the odds in the source. See section 6.3 of He et al., "Practical
     Lessons from Predicting Clicks on Ads at Facebook", ADKDD 2014.
 
     Args:
         source: labelled examples.
         rate: share of the negatives to keep, in (0, 1].
-        seed: of the random choice, which depends on nothing else.
+        seed: the seed of the random choice, which depends on nothing else.
 
     Returns:
         All positives and the negatives that were drawn, in the order of the source.

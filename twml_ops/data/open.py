@@ -147,8 +147,8 @@ def _difference(got: Schema, expected: Schema) -> str:
         ours, theirs = set(getattr(got, field)), set(getattr(expected, field))
         for what, names in (
             (f"lacks {field} features of", theirs - ours),
-            (f"adds {field} features to those of", ours - theirs),
+            (f"adds {field} features to the features of", ours - theirs),
         ):
             if names:
                 return f"{what} the training data: {', '.join(sorted(names))}"
-    return f"the features must be those of the training data: expected {expected}, got {got}"
+    return f"the features must be the same as in the training data: expected {expected}, got {got}"

@@ -3,7 +3,7 @@
 Shuffling takes the units of all files in random order and permutes the examples of windows, so a
 source that fits one window is shuffled as a whole, and a larger one is mixed across its files. A
 compressed file can only be read from its beginning: the units of such files stay in order, but
-those of several files alternate at random.
+units of several files alternate at random.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def in_order(pieces: Sequence[Piece]) -> Iterator[UnitOfPiece]:
 
 
 def shuffled(pieces: Sequence[Piece], seed: int, epoch: int) -> Iterator[UnitOfPiece]:
-    """The units in the random order given by (seed, epoch); those of one piece stay in order.
+    """The units in the random order given by (seed, epoch); units of one piece stay in order.
 
     A few pieces are open at a time, and each unit is the next one of any of them.
     """
@@ -69,7 +69,7 @@ def shuffled_windows(
 
     Args:
         blocks: the examples from the beginning of the window `first` on.
-        seed: of the order.
+        seed: the seed of the order.
         epoch: number of the pass.
         first: number of the first window.
         start: how many examples of that window are left out.
@@ -86,7 +86,7 @@ def shuffled_windows(
 
 
 def regroup(blocks: Iterator[Block], rows: int) -> Iterator[Block]:
-    """The same examples in blocks of exactly `rows`, the last one of what is left."""
+    """The examples in blocks of exactly `rows`; the last block has what is left."""
     held: list[Block] = []
     missing = rows
     for block in blocks:

@@ -63,7 +63,7 @@ class ParquetSource(Source):
             glob: path or pattern of the files, read in sorted order.
             dim: the size of the id space of `ids`; None: found by a pass over the data.
             schema: the uses of the columns; None: by their types.
-            hash_version: of the category ids, if there is no schema.
+            hash_version: the hash version of the category ids, if there is no schema.
             labels: names of the label columns, if there is no schema.
             drop_unusable: leave out columns of other types, see `dropped`, instead of an error.
 
@@ -81,8 +81,8 @@ class ParquetSource(Source):
         for path, footer in self._files:
             if different := sorted({*names} ^ {*_column_names(path, footer)}):
                 raise DataError(
-                    f"{path}: its columns differ from those of {first_path}, which files share: "
-                    f"only one of them has {', '.join(different)}"
+                    f"{path}: its columns differ from the columns of {first_path}, which files "
+                    f"share: only one of them has {', '.join(different)}"
                 )
         if schema is None:
             columns = self._all_types(labels)
@@ -143,7 +143,7 @@ class ParquetSource(Source):
         return pa.schema(types.items())
 
     def _guess(self, columns: pa.Schema, labels: Sequence[str]) -> dict[str, Guess]:
-        """What the first rows of the first file, and the limits in all footers, say of numbers."""
+        """Guesses of numbers by the first rows of the first file and the limits in all footers."""
         kinds = zip(columns.names, columns.types, strict=True)
         path, first = self._files[0]
         inside = _types(first)
@@ -238,7 +238,7 @@ def _joined_groups(footer: parquet.FileMetaData) -> Iterator[tuple[list[int], in
 
 
 def _with_categories(columns: pa.Schema, guesses: dict[str, Guess]) -> pa.Schema:
-    """The columns, with those of numbers that are categories as dictionaries."""
+    """The columns, in which numbers that are categories are dictionaries."""
     for name, guess in guesses.items():
         if not guess.number:
             i = columns.get_field_index(name)

@@ -21,7 +21,7 @@ _NULL = "__HIVE_DEFAULT_PARTITION__"
 
 
 class Partitions:
-    """What the folders of some files say.
+    """The columns that are in the names of the folders of some files.
 
     Args:
         pattern: the folder or pattern that names the files.
@@ -38,8 +38,8 @@ class Partitions:
         for path, values in below.items():
             if [*values] != names:
                 raise DataError(
-                    f"{path}: the names of its folders have the columns {[*values]}, those of "
-                    f"{files[0]} have {names}"
+                    f"{path}: the names of its folders have the columns {[*values]}, the folders "
+                    f"of {files[0]} have {names}"
                 )
         self._names = names
 
@@ -58,7 +58,7 @@ class Partitions:
         return name in self._values[path]
 
     def added_to(self, columns: Columns, path: str) -> Columns:
-        """The columns of a file, and those that only its folders have."""
+        """The columns of a file, and the columns that only its folders have."""
         values = self._values[path]
         return _WithPartitions(columns, path, values) if values else columns
 
@@ -129,7 +129,7 @@ def _values(folders: Sequence[str]) -> dict[str, str | None]:
 
 
 def _fixed(pattern: str) -> int:
-    """How many folders a pattern names without a wildcard."""
+    """The number of folders that a pattern names without a wildcard."""
     path = Path(pattern).expanduser()
     parts = path.parts if path.is_dir() else path.parts[:-1]
     return next((i for i, part in enumerate(parts) if has_magic(part)), len(parts))

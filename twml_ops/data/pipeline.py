@@ -34,11 +34,11 @@ class Pipeline:
         files: paths, or one glob.
         batch_size: examples in a batch.
         parse_batch: serialized records [B] -> a batch of features.
-        parse_one: one serialized record -> its features, of which those of unknown length become
-            ragged when they are batched; None: `parse_batch` of a batch of one is
-            all there is, and records are always batched first.
+        parse_one: one serialized record -> its features; features of unknown length become ragged
+            when they are batched; None: `parse_batch` of a batch of one is all there is, and
+            records are always batched first.
         reader: path -> dataset of records.
-        settings: those in use.
+        settings: the settings in use.
     """
 
     files: str | Sequence[str]
@@ -57,7 +57,7 @@ class Pipeline:
         `tf.data.experimental.assert_cardinality(n)`.
 
         Args:
-            settings: of the pipeline; default: its own.
+            settings: the settings of the pipeline; default: its own.
 
         Returns:
             The dataset of one pass.
@@ -85,7 +85,7 @@ class Pipeline:
         """Writes the pipeline as Python code, for use without this class.
 
         Args:
-            settings: those of the pipeline.
+            settings: the settings of the pipeline.
 
         Returns:
             Source code that makes the dataset that `dataset(settings)` returns.

@@ -16,7 +16,7 @@ class InputPosition:
     (`Source.dataset`). The batch size may change in between.
 
     Attributes:
-        seed: of the order of the examples; None: they are read in order.
+        seed: the seed of the order of the examples; None: they are read in order.
         epoch: how many epochs have been consumed as a whole.
         examples: how many examples of the next epoch have been consumed.
 

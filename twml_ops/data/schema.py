@@ -17,11 +17,11 @@ class Feature(NamedTuple):
     """One feature of a schema.
 
     Attributes:
-        name: of the column.
+        name: the name of the column.
         kind: "continuous": a number. "categorical": one category. "bag": any number of
             categories. "sparse": raw ids with values, in the columns `ids` and `values`.
-        weights: of a bag: the column with a weight for each category, or None.
-        dim: of a sparse feature: the size of its id space.
+        weights: for a bag, the column with a weight for each category, or None.
+        dim: for a sparse feature, the size of its id space.
     """
 
     name: str
@@ -42,14 +42,14 @@ class Schema:
         categorical: names of all columns whose tokens are hashed to category ids, bags included.
         sparse_dim: 0, or the size of the id space of raw `id:value` features.
         label: what a label of 1 means, in words.
-        bags: those of `categorical` that hold any number of tokens a row.
+        bags: columns of `categorical` that hold any number of tokens a row.
         bag_weights: bag → the column with a weight for each of its tokens.
         labels: names of the label columns. None: the examples have no labels, and get 0.
         weight: the column of sample weights, or None.
         time: the column with the time of an example, or None.
         group: the column that examples of one user or request share, or None.
-        hash_version: of the category ids; see `twml_ops.data.hash_tokens`.
-        typed: those of `categorical` whose categories are integers or bools: `3.0` is read as 3,
+        hash_version: the hash version of the category ids; see `twml_ops.data.hash_tokens`.
+        typed: columns of `categorical` whose categories are integers or bools: `3.0` is read as 3,
             and `True` as true, so that files of any format have the same ids. None: the reader
             finds out which. Schemas that differ in this alone are equal.
 
@@ -94,7 +94,7 @@ class Schema:
         """Says how the categories of a column are spelled.
 
         Args:
-            name: of the column.
+            name: the name of the column.
 
         Returns:
             Whether it is one of `typed`.
@@ -144,8 +144,8 @@ class Schema:
         """Makes the schema whose `dataclasses.asdict` a run has saved as JSON.
 
         Args:
-            saved: of the run. One without a hash version was written before there were versions
-                and has the ids of version 1.
+            saved: the saved schema of the run. One without a hash version was written before there
+                were versions and has the ids of version 1.
 
         Returns:
             The schema.

@@ -116,7 +116,7 @@ def read_schema(path: str | Path) -> Schema:
     """Reads a schema file.
 
     Args:
-        path: of the file: JSON if its name ends in .json, otherwise YAML.
+        path: the path of the file: JSON if its name ends in .json, otherwise YAML.
 
     Returns:
         The schema.

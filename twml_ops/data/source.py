@@ -76,7 +76,8 @@ class Source(ABC):
         """Divides training data as the source itself is divided into training and evaluation data.
 
         Returns:
-            (the examples to fit on, those for validation); None if the source defines no division.
+            (the examples to fit on, the examples for validation); None if the source defines no
+            division.
 
         Raises:
             ValueError: a part would be empty.
@@ -243,7 +244,7 @@ class Source(ABC):
             shuffle: whether to visit the examples in random order. The units of all files (row
                 groups, chunks of text, batches of records) are visited in random order, and the
                 examples are permuted within windows of about half a million. Units of a
-                compressed file stay in order and alternate at random with those of other files.
+                compressed file stay in order and alternate at random with units of other files.
             seed: the n-th iteration over the returned dataset has the order given by (seed, n),
                 whatever the batch size.
             drop_remainder: leave out a last batch of fewer than `batch_size` examples.
@@ -337,8 +338,8 @@ class Source(ABC):
         worker, but parsed and hashed by one.
 
         Args:
-            index: of the worker, in [0, count).
-            count: of the workers.
+            index: the index of the worker, in [0, count).
+            count: the number of the workers.
 
         Returns:
             The part, a source of its own. All parts together are the examples, each once.
@@ -380,7 +381,7 @@ class View(Source):
 
     Args:
         whole: the source viewed.
-        name: of the view.
+        name: the name of the view.
     """
 
     def __init__(self, whole: Source, name: str) -> None:
@@ -404,7 +405,7 @@ class View(Source):
 
     @property
     def parsed_bytes(self) -> int:
-        """Those of the source viewed, and of all its views."""
+        """The parsed bytes of the source viewed, and of all its views."""
         return self._whole.parsed_bytes
 
     def _keyed(self, pieces: Sequence[Piece]) -> Sequence[Piece]:

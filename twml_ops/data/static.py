@@ -219,7 +219,7 @@ def _map(tree: Any, fn: Callable[[str, Any], Any], path: str = "") -> Any:
 
 
 def _leaves(tree: Any, fn: Callable[[str, Any], Any]) -> list[Any]:
-    """What `fn(path, leaf)` gives for the leaves of `tree`, without None."""
+    """The results of `fn(path, leaf)` for the leaves of `tree`, without None."""
     found: list[Any] = []
     _map(tree, lambda path, leaf: found.append(fn(path, leaf)))
     return [x for x in found if x is not None]

@@ -40,7 +40,7 @@ class Subset(View):
 
     Args:
         whole: the source viewed.
-        name: of the subset.
+        name: the name of the subset.
         keep: (where a block begins, the block) → bool [R], for the block's examples.
     """
 

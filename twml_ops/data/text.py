@@ -161,7 +161,7 @@ def _read_fully(stream: BinaryIO, size: int) -> bytes:
 
 
 class HasText(Protocol):
-    """What a unit of a text file is parsed from; one without text holds no examples."""
+    """The text from which a unit is parsed; a unit without text holds no examples."""
 
     @property
     def text(self) -> bytes:
@@ -175,7 +175,7 @@ class TextFile(ABC, Generic[T]):
     """A text file whose parts can be parsed independently of each other.
 
     Args:
-        path: of the file; ends in .gz if it is compressed.
+        path: the path of the file; ends in .gz if it is compressed.
 
     Raises:
         FileNotFoundError: no such file.
@@ -193,7 +193,7 @@ class TextFile(ABC, Generic[T]):
 
     @abstractmethod
     def part(self, number: int) -> T:
-        """Of a plain file the rows that begin in the bytes number · step .. (number + 1) · step."""
+        """The rows of a plain file that begin in the bytes number · step .. (number + 1) · step."""
 
     def pieces(
         self, number: int, parse: Callable[[T], Block], count: Callable[[T], int]
@@ -201,7 +201,7 @@ class TextFile(ABC, Generic[T]):
         """The pieces of the file: parts of a plain one, and a .gz as a whole.
 
         Args:
-            number: of the first piece.
+            number: the number of the first piece.
             parse: the examples of a part.
             count: how many examples `parse` would return, for less work.
         """
@@ -294,7 +294,7 @@ class TextSource(Source):
     """A source whose examples are lines of one text file.
 
     Attributes:
-        path: of the file.
+        path: the path of the file.
     """
 
     def __init__(self, name: str, path: str) -> None:
@@ -302,7 +302,7 @@ class TextSource(Source):
 
         Args:
             name: the source as the user wrote it.
-            path: of the file; ends in .gz if it is compressed.
+            path: the path of the file; ends in .gz if it is compressed.
 
         Raises:
             FileNotFoundError: no such file.
@@ -314,7 +314,7 @@ class TextSource(Source):
 
     @abstractmethod
     def _count_rows(self, chunk: Chunk) -> int:
-        """How many examples `_parse` would return, for less work."""
+        """The number of examples that `_parse` would return, for less work."""
 
     @abstractmethod
     def _parse(self, chunk: Chunk) -> Block:

@@ -1,7 +1,7 @@
 """`tfrecord:GLOB`: TFRecord files of tf.Example, gzipped if they end in .gz.
 
-The features are those of `parquet:`. Without a schema number lists are continuous (at most one
-number an example), bytes lists categorical, or bags if a record has several tokens; `ids` and
+The features are the same as with `parquet:`. Without a schema number lists are continuous (at most
+one number an example), bytes lists categorical, or bags if a record has several tokens; `ids` and
 `values` are raw sparse features, and `label` is one number. Then all records are read once to find
 the features.
 """
@@ -55,7 +55,7 @@ class TFRecordSource(Source):
             glob: path or pattern of the files, read in sorted order.
             dim: the size of the id space of `ids`; None: found by a pass over the data.
             schema: the uses of the features; None: by their types.
-            hash_version: of the category ids, if there is no schema.
+            hash_version: the hash version of the category ids, if there is no schema.
             labels: names of the label columns, if there is no schema.
 
         Raises:
@@ -67,7 +67,7 @@ class TFRecordSource(Source):
         self._partitions = Partitions(glob, self._files)
         self._unit_rows: dict[str, list[int]] = {}  # of the files that were read to the end
         self._kinds, several, integers = self._learn_kinds(schema)
-        self._guessed: set[str] = set()  # integers that nobody has declared to be numbers
+        self._guessed: set[str] = set()  # integers that no schema declares to be numbers
         if schema is None:
             guesses = {
                 n: guess_numbers(n, pa.array(v))
@@ -127,9 +127,10 @@ class TFRecordSource(Source):
     def _learn_kinds(
         self, schema: Schema | None
     ) -> tuple[dict[str, tf.DType], set[str], dict[str, list[int]]]:
-        """The types of the features, those with several values, and some values of integers.
+        """The types of the features, the features with several values, and some values of integers.
 
-        Of all features that there are, or, with a schema, at least of those that it names.
+        They are of all features that there are, or, with a schema, at least of the ones that it
+        names.
         """
         kinds: dict[str, tf.DType] = {}
         integers: dict[str, list[int]] = {}
@@ -342,7 +343,7 @@ def _features_of(records: Array) -> list[tuple[str, tf.DType, bool]]:
 def _items(
     messages: tf.Tensor, message: str, field: str, kind: tf.DType
 ) -> tuple[Array, tf.Tensor]:
-    """How many values of a repeated field each message has, and all values."""
+    """The number of values of a repeated field in each message, and all values."""
     sizes, values = _decoded(messages, message, (field,), kind)
     return sizes[:, 0], tf.boolean_mask(values, tf.sequence_mask(sizes[:, 0], values.shape[1]))
 

@@ -45,7 +45,7 @@ def load(reference: str) -> Pipeline:
 
 
 def load_object(reference: str, kind: type[Any], what: str) -> Any:
-    """What `FILE.py:NAME` names, an object of a kind or a function that makes one.
+    """The object that `FILE.py:NAME` names, or that the function of this name makes.
 
     Raises:
         ValueError: there is no such file, or nothing of that name and kind in it.
@@ -60,7 +60,7 @@ def load_object(reference: str, kind: type[Any], what: str) -> Any:
 
 
 def load_attribute(reference: str, what: str) -> Any:
-    """What `FILE.py:NAME` names; the file is executed.
+    """The object that `FILE.py:NAME` names; the file is executed.
 
     Raises:
         ValueError: there is no such file, or nothing of that name in it.
@@ -80,7 +80,9 @@ def load_attribute(reference: str, what: str) -> Any:
 
 
 def measure(pipeline: Pipeline, seconds: float, step: float) -> Measure:
-    """How many examples a second settings give, with a step of so many seconds after each batch."""
+    """The examples per second with some settings, with a step of so many seconds after each
+    batch.
+    """
 
     def rate(settings: InputSettings) -> float:
         batches = iter(pipeline.dataset(settings).repeat())

@@ -1,4 +1,4 @@
-"""What a source is read in: pieces that need nothing of each other, made of units.
+"""The parts in which a source is read: independent pieces, made of units.
 
 A piece is a row group, a range of a plain text file, or a whole compressed file. Pieces may be read
 in any order. The units of a piece (a chunk of lines, a batch of records) are reached one after the
@@ -28,7 +28,7 @@ class Part:
     count: int = 1
 
     def first_from(self, number: int) -> int:
-        """How many units after `number` the part's next unit is."""
+        """The number of units from `number` to the next unit of the part."""
         return (self.index - number) % self.count
 
 
@@ -124,7 +124,7 @@ class Piece(ABC):
         return self._unit_rows
 
     def known_unit_rows(self) -> list[int] | None:
-        """What `unit_rows` would return, if that takes no pass."""
+        """The result of `unit_rows` if it takes no pass; None otherwise."""
         return self._unit_rows
 
     def remember_unit_rows(self, rows: list[int]) -> None:
@@ -154,7 +154,7 @@ class StoredPiece(Piece):
     Args:
         number: as of `Piece`.
         units: the blocks of each unit.
-        sizes: of each unit: the bytes that were parsed.
+        sizes: for each unit the bytes that were parsed.
     """
 
     def __init__(self, number: int, units: Sequence[Sequence[Block]], sizes: Sequence[int]) -> None:
@@ -262,7 +262,7 @@ class _CutPiece(Piece):
         self._cut.read_to_end(self._index, first - begin)
 
     def unit_rows(self) -> list[int]:
-        """See `Piece`; takes no pass if those of the whole piece are known."""
+        """See `Piece`; takes no pass if the rows of the whole piece's units are known."""
         known = self._whole.known_unit_rows()
         if self._unit_rows is None and known is not None:
             self._unit_rows = self._cut_rows(known)

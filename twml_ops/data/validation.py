@@ -53,8 +53,8 @@ def split_for_validation(
             time, else "random".
         share: share of the examples that is taken, approximately. A source that divides itself
             does not use it.
-        seed: of the random choice. It depends on nothing else: the same examples are taken by
-            every process and in every run.
+        seed: the seed of the random choice. It depends on nothing else: the same examples are taken
+            by every process and in every run.
 
     Returns:
         The two parts.

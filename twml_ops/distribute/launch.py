@@ -55,7 +55,7 @@ class LocalCluster:
         workers: Number of workers, at least 1.
         server_command: The command of a parameter server; None: `twml_ops.distribute.serve`.
         max_restarts: How often one task may be restarted. If it dies once more, the cluster ends.
-        environment: Environment variables to add to those of this process.
+        environment: Environment variables to add to the environment of this process.
         show: Called with each line that a process writes, prefixed with the task's name.
         evaluators: Number of evaluators.
         servers_in_workers: Whether worker p mod `workers` runs server p in its own process, instead

@@ -2,7 +2,7 @@
 
 Small trainings run in one process and in clusters of processes of this host, by the same code as
 any other training. They differ in what a step has: entries, columns, tables, servers. The costs are
-those that explain the CPU times of all processes best.
+the costs that explain the CPU times of all processes best.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class MeasurementError(Exception):
 
 @dataclasses.dataclass(frozen=True)
 class Measurement:
-    """What one training has shown.
+    """The measurements of one training.
 
     Attributes:
         training: The training.

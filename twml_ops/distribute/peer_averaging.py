@@ -27,9 +27,9 @@ class PeerAveraging(tf.keras.callbacks.Callback):
     a rank sends its weights to the ranks of `dataflow` and averages those that it has received with
     its own, in ascending order of the rank. Dense weights travel as a whole, tables by the rows
     that changed since the last message; a row is averaged over the ranks that sent it. Slots of the
-    optimizer stay those of the rank. With one rank, training is the same as without the callback,
-    bit for bit. When training ends, all ranks exchange their weights once more; with the dataflow
-    "all" they then have the same.
+    optimizer are not exchanged. With one rank, training is the same as without the callback, bit
+    for bit. When training ends, all ranks exchange their weights once more; with the dataflow "all"
+    they then have the same.
 
     If a rank dies, the others go on; see docs/peers.md. A rank whose weights are NaN or infinite
     ends, so that the others do not receive them. With `regroup` they divide the data anew, and lost

@@ -46,7 +46,7 @@ def shared_weights(
     """The weights of a model that ranks exchange, in the same order on all ranks.
 
     These are the trainable weights, the maxima of `MaxNorm`, and floating-point states of Keras'
-    own layers (`BatchNormalization`). All other states stay those of the rank.
+    own layers (`BatchNormalization`). All other states are not exchanged.
 
     Args:
         model: The compiled model.
@@ -242,7 +242,7 @@ class SharedTable:
 
 
 class _Sent:
-    """The rows that a rank sent last, indexed by id; those of other ids are not used."""
+    """The rows that a rank sent last, indexed by id; rows of other ids are not used."""
 
     def __init__(self, table: SharedTable, ids: np.ndarray, rows: np.ndarray) -> None:
         self._width, self._ids, self._rows = table.part.shape[1:], ids, rows

@@ -41,7 +41,7 @@ class CheckpointHook(v1.train.SessionRunHook):
     `RunConfig(save_checkpoints_steps=...)` makes them rare.
 
     Args:
-        manager: of the checkpoints.
+        manager: the manager of the checkpoints.
         every_steps: steps between two checkpoints.
         every_seconds: seconds between two checkpoints.
         values: facts about the training, as JSON has them. A checkpoint that has others is

@@ -24,12 +24,12 @@ class GraphVariable:
     """A variable of a graph; see `twml_ops.checkpoint.NamedVariable`.
 
     Args:
-        variable: of the current graph, which is not finalized.
+        variable: the variable of the current graph, which is not finalized.
         session: returns the session in which it has its value.
         table: name of the table, if it is one with changed rows or a slot of one.
 
     Attributes:
-        name: of the variable in the graph.
+        name: the name of the variable in the graph.
         label: the same.
         variable: the variable.
         shape: its shape.
@@ -89,7 +89,7 @@ class GraphVariable:
             shape: sizes of all dimensions.
 
         Returns:
-            Whether they are those of the variable.
+            Whether the variable has this type and shape.
         """
         mine = self.variable
         same = mine.dtype.base_dtype.name == dtype
@@ -99,7 +99,7 @@ class GraphVariable:
         """Sets the value.
 
         Args:
-            value: of the type and a shape that `fits`.
+            value: an array of the type and of a shape that `fits`.
         """
         self._session().run(self._assign, {self._value: value})
 
@@ -125,7 +125,7 @@ class GraphChangedRows:
     """The changed rows of one table for one consumer; see `twml_ops.ops.ChangedRows`.
 
     Args:
-        ops: of the table.
+        ops: the ops of the table.
         variables: the table and its slots.
         session: in which they have their values.
 

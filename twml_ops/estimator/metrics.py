@@ -20,7 +20,7 @@ def metric_ops(
         metrics: Keras metrics, or name → metric. They must be created in the current graph.
         labels: tensor, as the metrics take it.
         predictions: tensor, as the metrics take it.
-        weights: of the examples, or None.
+        weights: the weights of the examples, or None.
 
     Returns:
         Name → (value, update op).

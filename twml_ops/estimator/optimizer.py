@@ -105,7 +105,7 @@ class GraphOptimizer(v1.train.Optimizer):
         Args:
             grads_and_vars: pairs of gradient and variable, as `compute_gradients` returns them.
             global_step: a variable that is incremented after the update.
-            name: of the returned operation.
+            name: the name of the returned operation.
 
         Returns:
             The operation that applies the gradients.

@@ -45,8 +45,8 @@ def save_parts(
 
     Args:
         path: the file.
-        shape: of the whole array.
-        dtype: of its items.
+        shape: the shape of the whole array.
+        dtype: the type of its items.
         parts: the array, divided along its first axis.
     """
     with path.open("wb") as file:

@@ -46,7 +46,7 @@ class ScorerPublisher:
     Args:
         model: the model that is trained, or one with the same variables, such as one that ends in
             further layers.
-        folder: of the versions; it is created.
+        folder: the folder of the versions; it is created.
         tables: see `to_scorer`.
         schema: see `to_scorer`.
         output_name: see `to_scorer`.
@@ -54,7 +54,7 @@ class ScorerPublisher:
             versions are whole.
         keep: how many versions to keep, the last ones, beside the whole one that they need.
         trained: the model that the checkpoints are of. Default: `model`.
-        known: the categories of the training data, which the server compares with those of
+        known: the categories of the training data, which the server compares with the categories of
             requests.
 
     Raises:
@@ -92,7 +92,7 @@ class ScorerPublisher:
         """Writes a checkpoint as the next version.
 
         Args:
-            checkpoint: of the training, newer than those that were published before.
+            checkpoint: the checkpoint of the training, newer than those that were published before.
 
         Returns:
             What was written.
@@ -120,7 +120,7 @@ class ScorerPublisher:
         """Writes the current weights as the next version.
 
         Args:
-            step: of the optimizer, which the version tells. Default: it tells none.
+            step: the step of the optimizer, which the version tells. Default: it tells none.
 
         Returns:
             What was written.
@@ -187,7 +187,7 @@ class ScorerPublisher:
 
 
 def _was_published(folder: Path) -> bool:
-    """Whether a folder has nothing but files of versions, so that nobody else's are removed."""
+    """Whether a folder has only files of versions, so that no other files are removed."""
     if folder.is_symlink() or not folder.is_dir():
         return False
     program = (PROGRAM_FILE, part_of(folder / PROGRAM_FILE).name)

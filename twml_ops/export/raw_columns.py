@@ -74,7 +74,8 @@ class RawColumns:
         }
 
     def to_json(self) -> dict[str, Any]:
-        """What a scorer has to know to make features of columns; see cc/core/scorer/raw_columns.h.
+        """The description of the columns from which a scorer makes features; see
+        cc/core/scorer/raw_columns.h.
 
         It has the `layout`, the names of the columns with `numbers`, and for each column with
         `categories`, in the order of the schema, its `name`, the two integers of the `key` of its
@@ -237,6 +238,6 @@ def _not_infinite(numbers: tf.Tensor, message: str) -> tf.Tensor:
 
 
 def _tensor_name(column: str) -> str:
-    """What the argument of a signature is called; TensorFlow has few characters for it."""
+    """The name of a signature's argument, in the characters that TensorFlow allows."""
     name = re.sub(r"[^A-Za-z0-9_]", "_", column)
     return name if name[:1].isalnum() else f"column{name}"

@@ -46,8 +46,8 @@ def to_tf(
         inputs: Specs of the model's inputs (`tf.TensorSpec`, `tf.RaggedTensorSpec`,
             `tf.SparseTensorSpec`, in the structure that the model is called with); only needed for
             subclassed models.
-        output_names: Names of the signature's outputs; None: those of the model. A dict of outputs
-            keeps its keys.
+        output_names: Names of the signature's outputs; None: the names of the model's outputs. A
+            dict of outputs keeps its keys.
         schema: The features of the model, if it takes batches of `data.Source.dataset`. The
             SavedModel then has two more signatures that take raw columns and hash categories in the
             graph. `raw` takes a tensor [B] for each column, by its name with underscores for
@@ -76,8 +76,8 @@ def to_stock_tf(
 ) -> None:
     """Writes a SavedModel of stock TensorFlow ops, which any TensorFlow loads.
 
-    Its predictions agree with those of the model up to 1e-6 if `tables` is "float32". It is called
-    like that of `to_tf` and has the same signature.
+    Its predictions agree with the model's predictions up to 1e-6 if `tables` is "float32". It is
+    called like the SavedModel of `to_tf` and has the same signature.
 
     Args:
         model: A built Keras model.

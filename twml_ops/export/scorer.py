@@ -36,8 +36,8 @@ def to_scorer(
 ) -> None:
     """Writes a model for `twml_ops.core.Scorer`, which predicts without TensorFlow.
 
-    Predictions agree with those of the model up to 1e-6 if `tables` is "float32". The scorer takes
-    CSR batches, whatever batch form the model takes.
+    Predictions agree with the model's predictions up to 1e-6 if `tables` is "float32". The scorer
+    takes CSR batches, whatever batch form the model takes.
 
     Args:
         model: A functional or sequential model of the layers of this package (`twml_ops.layers`
@@ -180,7 +180,7 @@ def _sparse_linear(program: Program, layer: Any, call: LayerCall) -> list[Any]:
 
 
 def _product(program: Program, layer: Any, batch: Batch) -> Dense:
-    """What a `SparseLinear` makes of a batch."""
+    """The step of a `SparseLinear` layer."""
     bias = program.value(layer.bias) if layer.use_bias else None
     out = program.new()
     table, attributes = program.table(layer.kernels, layer.partition_axis)

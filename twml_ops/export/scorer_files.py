@@ -1,4 +1,4 @@
-"""The files of a scorer: whole arrays, or the rows that differ from those of an earlier scorer."""
+"""The files of a scorer: whole arrays, or the rows that differ from an earlier scorer's rows."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _BLOCK_BYTES = 1 << 22
 
 
 class RowChanges(NamedTuple):
-    """Rows of a large array that replace those of an earlier scorer.
+    """Rows of a large array that replace rows of an earlier scorer.
 
     Attributes:
         rows: int64 [C], their numbers, ascending.
@@ -39,7 +39,7 @@ class RowChanges(NamedTuple):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """That of the whole array."""
+        """The shape of the whole array."""
         return (self.num_rows, *self.values.shape[1:])
 
     @property
@@ -52,7 +52,7 @@ Files = Mapping[str, "NDArray[Any] | RowChanges"]
 
 
 class Written(NamedTuple):
-    """What `write_scorer` wrote.
+    """The result of `write_scorer`.
 
     Attributes:
         folder: the folder.
@@ -156,11 +156,11 @@ class EarlierScorer:
 
     Args:
         path: its folder.
-        folder: that of the new one, in the same parent folder.
+        folder: the folder of the new scorer, in the same parent folder.
 
     Attributes:
         whole: the folder that has all arrays as a whole: this one, or its base.
-        fingerprint: that of `whole`.
+        fingerprint: the fingerprint of `whole`.
 
     Raises:
         FileNotFoundError: it is no scorer.
@@ -183,7 +183,9 @@ class EarlierScorer:
         self._layout: dict[str, str] | None = program.get("layout")
 
     def differs(self, layout: Mapping[str, str]) -> str:
-        """Why a scorer with this layout cannot have the changed rows of this one, or ""."""
+        """The reason why a scorer with this layout cannot have the changed rows of this one, or
+        "".
+        """
         if self._layout is None:
             return f"{self.whole.name} does not say what its rows mean"
         parts = difference(layout, self._layout)
@@ -224,7 +226,7 @@ class EarlierScorer:
         return RowChanges(rows, array[rows], len(array))
 
     def _added_up(self, file: str, new: RowChanges) -> RowChanges:
-        """The changes to the base: those that this scorer has, and new ones."""
+        """The changes to the base: the changes that this scorer has, and new ones."""
         names = _names(file)
         if not (self._path / names[0]).exists():
             return new

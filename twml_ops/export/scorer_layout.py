@@ -1,4 +1,4 @@
-"""What leads from a request to the rows of tables: it decides whether changed rows are enough."""
+"""The layout of a scorer: everything but trained values. It decides if changed rows are enough."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from twml_ops.export.array_files import bytes_of
 
 PARTS = ("schema", "steps", "boundaries", "vocabulary", "calibration")
-"""What a layout has a digest of."""
+"""The parts of a model of which a layout has digests."""
 
 # Steps whose arrays are weights, statistics of values, or sums: training changes them at any time,
 # and they do not say what a row of a table means.

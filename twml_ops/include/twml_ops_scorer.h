@@ -68,7 +68,7 @@ typedef struct {
   int64_t least_bytes;      /* smaller tables are in memory; 0: 1 MiB */
 } twml_ops_scorer_options;
 
-/* twml_ops_scorer_load with options, which are also those of the models that replace it. Null: the
+/* twml_ops_scorer_load with options, which also hold for the models that replace it. Null: the
  * defaults. */
 TWML_OPS_SCORER_API int32_t twml_ops_scorer_open(const char* folder,
                                                  const twml_ops_scorer_options* options,
@@ -146,7 +146,7 @@ TWML_OPS_SCORER_API int64_t twml_ops_scorer_output_width(const twml_ops_scorer* 
  * their floats one after the other. */
 typedef struct {
   const char* name; /* valid until the scorer is freed or reloaded */
-  int64_t first;    /* the position of its first float among those of a row */
+  int64_t first;    /* the position of its first float among the floats of a row */
   int64_t width;    /* the number of its floats; -1: it depends on the request */
 } twml_ops_output;
 

@@ -75,7 +75,7 @@ class CategoryStatistics(ResizableState, tf.keras.layers.Layer):
         return CategoryCounts(self.num_fields, self.crosses, self.num_folds, self.time_boundaries)
 
     def adapt(self, data: Any) -> None:
-        """Computes the statistics in one pass over the data; those of an earlier call are dropped.
+        """Computes the statistics in one pass over the data. They replace earlier statistics.
 
         Args:
             data: iterable, such as a `tf.data.Dataset`, of `((ids, row_keys), labels)` or

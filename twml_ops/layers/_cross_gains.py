@@ -20,7 +20,7 @@ _MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
 
 
 class Limits(NamedTuple):
-    """When the search ends.
+    """The limits of the search.
 
     Attributes:
         crosses: largest number of crosses.
@@ -34,7 +34,7 @@ class Limits(NamedTuple):
 
 
 class _Effect(NamedTuple):
-    """What a cross would add: columns of a linear model, and the reduction of its loss."""
+    """The gain of a cross: its columns of a linear model, and the reduction of the loss."""
 
     columns: Array
     gain: float
@@ -174,11 +174,11 @@ def linear_logits(
         columns: float [N, C].
         labels: [N], in [0, 1].
         weights: [N].
-        base: logit to which those of the model are added.
+        base: logit to which the logits of the model are added.
         others: float [M, C], further rows.
 
     Returns:
-        What is to be added to `base` for the rows of `columns` and for those of `others`.
+        What is to be added to `base` for the rows of `columns` and for the rows of `others`.
     """
     coefficients = np.zeros(columns.shape[1] + 1)
     for _ in range(5):

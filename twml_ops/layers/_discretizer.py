@@ -230,7 +230,8 @@ class Discretizer(tf.keras.layers.Layer):
         return {int(f): boundaries[splits[i] : splits[i + 1]] for i, f in enumerate(ids)}
 
     def set_boundaries(self, boundaries: Mapping[int, ArrayLike]) -> None:
-        """Replaces the boundaries, for example by hand-chosen ones or those of another layer.
+        """Replaces the boundaries, for example by hand-chosen ones or the boundaries of another
+        layer.
 
         `sketch` does not change. Call it before the layer is called in a model.
 

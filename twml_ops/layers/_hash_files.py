@@ -46,7 +46,7 @@ def load_hash(
         path: written by `save_hash`.
         fields: the names of the fields that it is used for.
         num_bags: how many of them are bags, at the end.
-        name: of the layer.
+        name: the name of the layer.
 
     Returns:
         The layer.

@@ -143,8 +143,8 @@ class IdRowMap(NamedTuple):
     """The ids that have rows of their own.
 
     Attributes:
-        keys: int64 [1 + U], strictly ascending: -1, the key of no id, then those of the ids. There
-            is always a key to find, also without ids.
+        keys: int64 [1 + U], strictly ascending: -1, the key of no id, then the keys of the ids.
+            There is always a key to find, also without ids.
         rows: int64 [1 + U], 0, then the number of each id in its field, from 1.
         sizes: int64 [fields], how many ids of each field have a row.
     """
@@ -163,12 +163,12 @@ class IdRowMap(NamedTuple):
     def extended(self, counts: IdCounts, min_count: int, max_rows: Sequence[int]) -> IdRowMap:
         """Gives new rows to ids that occurred often; ids that have a row keep it.
 
-        New ids follow those of their field from the most to the least frequent; equally frequent
+        New ids follow the ids of their field from the most to the least frequent; equally frequent
         ones in the order of their keys.
 
         Args:
             counts: how often each id occurred.
-            min_count: of an id that gets a row.
+            min_count: the least count of an id that gets a row.
             max_rows: the largest number of ids with rows in each field.
         """
         state = counts.state()

@@ -1,4 +1,4 @@
-"""Which row each id gets: its own, or that of a cluster of ids with similar vectors."""
+"""The map from ids to rows: an id has its own row, or the row of a cluster of similar ids."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy.typing as npt
 from twml_ops.layers._id_row_map import Ints
 
 BYTES_PER_ID = 4
-"""What the map is charged for an id in the comparison of equal memory."""
+"""The bytes that an id of the map counts in the comparison of equal memory."""
 _FLOAT = 4
 
 
@@ -59,9 +59,10 @@ def plan_hash(
     half.
 
     Args:
-        num_bytes: of the vectors (float32), and of the map, which is charged 4 bytes for each id.
+        num_bytes: the number of bytes of the vectors (float32), and of the map, which is charged 4
+            bytes for each id.
         units: width of the vectors, positive.
-        num_ids: ids that can be in the map: those that are frequent enough.
+        num_ids: ids that are frequent enough to be in the map.
         own_share: share of the memory for ids with a row of their own, in [0, 1]. With 0, there are
             none.
         cluster_share: share of the memory for clusters, in [0, 1 - own_share]. With 0, there are
@@ -106,7 +107,7 @@ def learned_rows(
         counts: int64 [U], occurrences of each id.
         vectors: [U, D], of a model in which every id had a vector of its own.
         plan: the rows of the field.
-        seed: of the clusters.
+        seed: the seed of the clusters.
 
     Returns:
         (positions of the ids that are in the map, their rows), int64 [own + clustered] each.

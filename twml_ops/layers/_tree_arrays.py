@@ -28,7 +28,7 @@ class TreeOptions(NamedTuple):
         num_leaves: largest number of leaves of a tree.
         min_examples: smallest number of examples of a leaf.
         learning_rate: factor of the values of the leaves.
-        seed: of the columns and rows that a tree uses.
+        seed: the seed of the columns and rows that a tree uses.
     """
 
     max_trees: int
@@ -62,7 +62,8 @@ class Ensemble(NamedTuple):
     Attributes:
         trees: roots, as in the dictionaries of `lightgbm.Booster.dump_model`.
         losses: log loss of each example of the fold, times its weight.
-        loss_of_constant: that of the share of positives of the other folds, the sum over them.
+        loss_of_constant: the log loss of the share of positives of the other folds, summed over
+            folds.
     """
 
     trees: list[Mapping[str, Any]]
@@ -91,7 +92,7 @@ def train_folds(
         weights: float64 [N].
         folds: int [N], in [0, num_folds).
         num_folds: number of folds, K.
-        options: of the training.
+        options: the options of the training.
 
     Returns:
         The nodes of all trees and the root of each tree, see `Nodes.arrays`; and the share of the
@@ -153,8 +154,8 @@ def train_ensemble(
 
     Args:
         train: x, labels and weights of the examples to train on, as of `train_folds`.
-        held_out: the same of those that decide the number of trees.
-        options: of the training.
+        held_out: the same for the examples that decide the number of trees.
+        options: the options of the training.
 
     Raises:
         ImportError: LightGBM is not installed.
@@ -202,7 +203,7 @@ def log_losses(examples: Sequence[Array], logits: Array) -> Array:
 
     Args:
         examples: x, labels and weights.
-        logits: of the predictions.
+        logits: the logits of the predictions.
     """
     _, labels, weights = examples
     losses: Array = weights * (np.logaddexp(0, logits) - labels * logits)

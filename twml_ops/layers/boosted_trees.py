@@ -39,7 +39,7 @@ class BoostedTrees(ResizableState, tf.keras.layers.Layer):
     label: rows are divided into folds by a hash of their row keys, as in `TargetStatistics`, and
     one ensemble is trained for each fold on the rows of the others. In training a row has the logit
     of the ensemble of its fold, in inference the mean of all ensembles. Columns that are
-    `TargetStatistics` need care: those of the other folds hold labels of this one, and trees can
+    `TargetStatistics` need care: statistics of the other folds hold labels of this one, and trees can
     infer them. The argument `columns` of `adapt` leaves out the fold of the ensemble, too.
 
     `adapt` trains with LightGBM; a model that is loaded does not need it. Each ensemble has the
@@ -57,7 +57,8 @@ class BoostedTrees(ResizableState, tf.keras.layers.Layer):
         num_leaves: largest number of leaves of a tree, at least 2, default 31.
         min_examples: smallest number of examples of a leaf, default 50.
         learning_rate: factor of the values of the leaves, in (0, 1], default 0.1.
-        seed: of the random half of the columns and 80 % of the rows that a tree is made of.
+        seed: the seed of the random half of the columns and 80 % of the rows that a tree is made
+            of.
         out_of_fold: if false, a row has the mean of all ensembles in training too, for a net that
             is trained without the trees. `call` needs no row keys then.
         **kwargs: of `tf.keras.layers.Layer`.
@@ -144,12 +145,12 @@ class BoostedTrees(ResizableState, tf.keras.layers.Layer):
         max_examples: int = 1 << 20,
         columns: Callable[[list[np.ndarray], int], Any] | None = None,
     ) -> None:
-        """Trains the trees; those of an earlier call are dropped.
+        """Trains the trees. They replace the trees of an earlier call.
 
         Args:
             data: iterable, such as a `tf.data.Dataset`, of `(inputs, labels)` or
-                `(inputs, labels, weights)`, where inputs are those of the layer with row keys, and
-                labels in [0, 1] and weights have the shape [B] or [B, 1].
+                `(inputs, labels, weights)`, where inputs are the inputs of the layer with row keys,
+                and labels in [0, 1] and weights have the shape [B] or [B, 1].
             max_examples: the trees are made of at most so many examples. Of more, a sample is taken
                 by a hash of the row keys. Memory: 4 · C + 40 bytes an example, with `columns` the
                 bytes of the inputs + 24.

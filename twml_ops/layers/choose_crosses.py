@@ -52,15 +52,15 @@ def choose_crosses(
     """Chooses pairs and triples of categorical fields for `TargetStatistics(crosses=...)`.
 
     Some examples are held out. The others are used for a search: crosses are added one after the
-    other, each by how much its statistics reduce the log loss of a linear model that has those of
-    the fields and of the earlier crosses. A triple is tried once a pair of its fields is chosen.
-    Time: O(N) for each candidate.
+    other, each by how much its statistics reduce the log loss of a linear model that has the
+    statistics of the fields and of the earlier crosses. A triple is tried once a pair of its fields
+    is chosen. Time: O(N) for each candidate.
 
     The examples that are held out decide whether the crosses are used. Boosted trees are trained on
-    the others with the statistics of the fields alone, and once more with those of the crosses. The
-    crosses are returned if the trees that have them predict the examples held out better, whose
-    labels are in no statistic, by more than half a standard error. Without LightGBM linear models
-    take the place of the trees.
+    the others with the statistics of the fields alone, and once more with the statistics of the
+    crosses as well. The crosses are returned if the trees that have them predict the examples held
+    out better, whose labels are in no statistic, by more than half a standard error. Without
+    LightGBM linear models take the place of the trees.
 
     Args:
         ids: int64 [N, F]; negative ids are missing values.

@@ -38,8 +38,8 @@ class DHENBlock(tf.keras.layers.Layer):
 
     Zhang et al. 2022, "DHEN: A Deep and Hierarchical Ensemble Network for Large-Scale Click-Through
     Rate Prediction", section 3.1. Several kinds of interactions see the same vectors, and each
-    block of a stack sees those of all kinds of the block before. The shortcut is x if the output
-    has as many vectors, and otherwise L linear combinations of them.
+    block of a stack sees the outputs of all interactions of the block before. The shortcut is x if
+    the output has as many vectors, and otherwise L linear combinations of them.
 
     Args:
         modules: Names of interactions, of "attention", "convolution", "cross", "dot" and "linear";

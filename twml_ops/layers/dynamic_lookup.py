@@ -54,10 +54,10 @@ class DynamicLookup(tf.keras.layers.Layer):
             of several, the least recently used one. "age": as "lru", but only a row that none of
             the last `max_age` lookups used. "none": new ids share row 0.
         max_age: of "age", number of calls in training, default 0.
-        pinned_lookups: rows that one of so many last calls used are not given away, default 1.
+        pinned_lookups: rows that one of so many last calls used are not evicted, default 1.
         sketch_width: number of counters of a row of the sketch, a power of two; default: the
             smallest one that is at least 4 · `capacity`. There is no sketch if `min_count` is 1.
-        seed: of the hashes; one that is secret if others may choose ids that collide.
+        seed: the seed of the hashes; one that is secret if others may choose ids that collide.
         **kwargs: of `tf.keras.layers.Layer`.
 
     Raises:
@@ -157,7 +157,7 @@ class DynamicLookup(tf.keras.layers.Layer):
             inputs: as of `call`.
             training: as of `call`.
             updated_at: int64 scalar: rows that were used by later lookups than this one, counted by
-                `num_lookups`, are not given away either; None: there is no such limit.
+                `num_lookups`, are not evicted either; None: there is no such limit.
 
         Returns:
             (the batch in CSR form with rows, the rows int64 [E] that got a new id, a function that

@@ -24,8 +24,8 @@ class DynamicSparseLinear(tf.keras.layers.Layer):
     """`SparseLinear` for 64-bit ids, in a table of bounded size without collisions.
 
     A `DynamicLookup` gives the rows of the kernel [capacity, units] to ids. Where a row gets a new
-    id, its weights become those of an initial row of the kernel (row r those of initial row r mod
-    4,096), and the optimizer sets the row of its slots to their initial values.
+    id, its weights become the weights of an initial row of the kernel (row r takes initial row r
+    mod 4,096), and the optimizer sets the row of its slots to their initial values.
 
     A row that was looked up in training keeps its id until the next update of the kernel, however
     many lookups come before it, so a gradient never reaches the row's next id. With an optimizer

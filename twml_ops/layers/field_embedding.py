@@ -37,8 +37,8 @@ class FieldEmbedding(TableLayer):
     they are below num_rows - 1, rows of `CategoryRows` or positions in a vocabulary.
 
     Args:
-        num_rows: rows of each field, at least 2: an integer for every field, first those of the
-            matrix, then the bags. For hashes take a few times the number of categories; for the
+        num_rows: rows of each field, at least 2: an integer for every field, first the fields of
+            the matrix, then the bags. For hashes take a few times the number of categories; for the
             rows of a `CategoryRows` its `num_rows`.
         units: D, width of the vectors: an integer, or one for each field. Then the output is a list
             of [B, units of the field], unless there are `projected_units`.
@@ -49,7 +49,7 @@ class FieldEmbedding(TableLayer):
             weights) or "sqrtn" (divided by the square root of the sum of their squares). An empty
             bag is 0.
         num_bags: G, how many of the fields are bags.
-        embeddings_initializer: of the table [sum(num_rows), units].
+        embeddings_initializer: the initializer of the table [sum(num_rows), units].
         kernel_dtype: "float32", or "bfloat16" as of `SparseLinear`.
         projected_units: None, or the width to which each field's vectors are multiplied by a matrix
             of the field [its units, projected_units], without bias; it takes the place of `units`

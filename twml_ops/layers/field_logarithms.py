@@ -52,7 +52,7 @@ class FieldMoments:
             self._sums += other._sums
 
     def scale_and_offset(self) -> tuple[Any, Any]:
-        """What standardizes the logarithms.
+        """The means and scales that standardize the logarithms.
 
         Returns:
             (s, t), float64 [C] each, such that `s y + t` has the mean 0 and the deviation 1. Both

@@ -109,7 +109,7 @@ class GroupedSparseLinear(TableLayer):
             )
         if any(placement.placement_of(kernel).is_sharded for kernel in self.kernels.values()):
             self._whole_files_only = NotCheckpointable()
-        # Checkpoints follow attributes; in Keras 3 not those that are dicts.
+        # Checkpoints follow attributes, but in Keras 3 no dicts.
         for i, kernel in enumerate(self.kernels.values()):
             setattr(self, f"_kernel_{i}", kernel)
         super().build(None)

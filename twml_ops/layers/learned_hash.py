@@ -68,10 +68,10 @@ class LearnedHash(CategoryRows):
             counts: how often the ids occurred, made by `new_counts` of a layer with as many fields.
             categories: what gave the ids rows in the model whose vectors are used, in general with
                 `min_count=1`. Ids without a row have the vector of the row that they share.
-            embedding: the vectors, trained, of one width. Its first fields are those of
+            embedding: the vectors, trained, of one width. Its first fields are the fields of
                 `categories`, and its last ones the bags.
             plans: the rows of each field, for example of `plan_hash`.
-            seed: of the clusters.
+            seed: the seed of the clusters.
 
         Raises:
             ImportError: scikit-learn is missing.

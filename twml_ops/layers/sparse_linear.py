@@ -173,7 +173,7 @@ class SparseLinear(TableLayer):
         kernel = place.create(add, shape, initializer, f"{self.name}/{name}", self.kernel_dtype)
         if placement.placement_of(kernel).is_sharded:
             self._whole_files_only = NotCheckpointable()
-        # Checkpoints follow attributes; in Keras 3 not those that are lists.
+        # Checkpoints follow attributes, but in Keras 3 no lists.
         setattr(self, f"_{name}", kernel)
         return kernel
 

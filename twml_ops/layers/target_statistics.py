@@ -24,9 +24,9 @@ class TargetStatistics(CategoryStatistics):
 
     In training a row must not see its own label. Rows are divided into folds by a hash of their
     row keys, and a row is given the statistics of the other folds, scaled to the size of all data.
-    With `time_boundaries` it is given those of earlier blocks of time only (the ordered statistics
-    of Prokhorenkova et al., 2018, "CatBoost", in blocks); those of the first block are given the
-    mean label of the other blocks. In inference all rows count.
+    With `time_boundaries` a row is given the statistics of earlier blocks of time only (the ordered
+    statistics of Prokhorenkova et al., 2018, "CatBoost", in blocks); rows of the first block are
+    given the mean label of the other blocks. In inference all rows count.
 
     The state survives `.keras` files, checkpoints and SavedModels, bit for bit. Memory:
     8 + 8 · `num_folds` bytes for each distinct category or cross.

@@ -27,8 +27,8 @@ class Streaming(tf.keras.metrics.Metric):
 
     A subclass defines what a batch adds to the tally, and the metric of a tally. The tally is
     float64 since a float32 sum stops growing near 2^24 ≈ 17 M examples. Keras adds the tallies of
-    the replicas of a distribution strategy (`aggregation=SUM`); `merge_state` adds those of other
-    metrics.
+    the replicas of a distribution strategy (`aggregation=SUM`); `merge_state` adds the tallies of
+    other metrics.
 
     Args:
         shape: Shape of the tally.

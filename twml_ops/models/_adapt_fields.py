@@ -19,10 +19,10 @@ class FieldState(NamedTuple):
     """The layers that are adapted to the data.
 
     Attributes:
-        quantiles: of the continuous fields; None: there are none.
-        logarithms: of the continuous fields; None: there are none.
-        categories: of the categorical fields, then the bags; None: there are none.
-        statistics: of the categorical fields; None: not used.
+        quantiles: the quantiles of the continuous fields; None: there are none.
+        logarithms: the logarithms of the continuous fields; None: there are none.
+        categories: the categories of the categorical fields, then the bags; None: there are none.
+        statistics: the statistics of the categorical fields; None: not used.
     """
 
     quantiles: FieldQuantiles | None

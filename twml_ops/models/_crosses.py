@@ -36,7 +36,7 @@ def choose_crosses(
 
     Returns:
         At most 24 crosses as `dcn` takes them: the names of their fields with `*` between them.
-        With several labels, those that were chosen for each.
+        With several labels, the crosses that were chosen for each.
     """
     parts = []
     for batches in (dataset, validation):
@@ -78,7 +78,7 @@ class CrossExamples:
         return self._sample.rows()[:4] if self._sample.is_complete else None
 
     def crosses(self, validation: CrossExamples | None = None) -> list[tuple[int, ...]]:
-        """Chooses crosses; those for each label, without repetitions.
+        """Chooses crosses for each label, without repetitions.
 
         Args:
             validation: examples that are held out; None: a fifth of these.

@@ -19,7 +19,7 @@ class StatisticsLayers(NamedTuple):
 
     Attributes:
         means: one for each label.
-        counts: of the categories of all fields.
+        counts: the counts of the categories of all fields.
     """
 
     means: list[TargetStatistics]

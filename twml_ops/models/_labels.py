@@ -1,4 +1,4 @@
-"""What models share about labels: the initial bias, and one output for each label."""
+"""Functions for labels that models share: the initial bias, and one output for each label."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One model whose probabilities are the means of those of several models.
+"""One model whose probabilities are the mean probabilities of several models.
 
 inputs ──┬─ member_0 ─┬─ mean
          ├─ member_1 ─┤
@@ -31,7 +31,8 @@ def ensemble(
     a member has on average, because the log loss is convex in the probability (Lakshminarayanan et
     al., "Simple and Scalable Predictive Uncertainty Estimation using Deep Ensembles", NIPS 2017).
     By default probabilities are averaged, as in that paper, and not logits: the mean prediction of
-    the ensemble is then the mean of those of its members, so it is calibrated if they are.
+    the ensemble is then the mean over its members' mean predictions, so it is calibrated if they
+    are.
 
     The result is a functional Keras model of stock layers, with the members nested in it. It is
     saved, loaded, calibrated and exported as any other model. It shares its weights with the
@@ -42,8 +43,8 @@ def ensemble(
             outputs: probabilities [B, 1], or a dict of them by label.
         name: name of the model.
         combination: "mean_probability"; or "mean_logit", the probability of the mean of the logits.
-        weights: of the members in the mean of the probabilities, not negative with sum 1; None:
-            equal ones.
+        weights: the weights of the members in the mean of the probabilities, not negative with sum
+            1; None: equal ones.
 
     Returns:
         An uncompiled model with the inputs and the outputs of a member. `ensemble_members` returns

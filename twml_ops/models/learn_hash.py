@@ -38,7 +38,7 @@ def learn_hash(
         min_count: occurrences from which a category is in a cluster. The vectors of rarer ones
             depend too much on their own labels: clusters of them repeat these labels, and a model
             that is trained on the same data overfits.
-        seed: of the clusters.
+        seed: the seed of the clusters.
 
     Returns:
         A layer for the categorical fields, then the bags.

@@ -11,7 +11,7 @@ from twml_ops._keras import serializable
 
 @serializable
 class MeanLogit(tf.keras.layers.Layer):
-    """In inference the mean of two logits; in training the first one alone.
+    """Returns the mean of two logits in inference, and the first one in training.
 
     Two models that make different mistakes are better together. The first model is trained as if
     the second were not there, so that it does not leave to it what both can learn.
@@ -24,8 +24,8 @@ class MeanLogit(tf.keras.layers.Layer):
         """Averages a batch.
 
         Args:
-            inputs: a list of the logits of the model in training and those of the other one, float
-                [B, L] each.
+            inputs: a list of the logits of the model in training and the logits of the other one,
+                float [B, L] each.
             training: whether the result is the first logit alone.
 
         Returns:

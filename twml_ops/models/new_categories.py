@@ -22,7 +22,7 @@ class EnlargedTable(NamedTuple):
 
     Attributes:
         before: the variable of the trained model, of TensorFlow.
-        after: that of the enlarged model.
+        after: the variable of the enlarged model.
         rows: int64 [rows of `before`], where they are in `after`.
     """
 
@@ -138,7 +138,7 @@ def _check_takes(layer: FieldEmbedding, categories: CategoryRows, single: int) -
 
 
 def _enlarged(num_rows: Sequence[int], categories: Sequence[int], single: int) -> list[int]:
-    """The rows of the fields of an embedding, with those of the categories replaced."""
+    """The rows of the fields of an embedding, with the rows of the categories replaced."""
     bags = len(categories) - single
     return [*categories[:single], *num_rows[single : len(num_rows) - bags], *categories[single:]]
 

@@ -32,7 +32,7 @@ class CudaKernels:
         return self.problem() is None
 
     def problem(self) -> str | None:
-        """Why there are no kernels, or None if there are."""
+        """The reason why there are no kernels, or None if there are."""
         if not self._tried:
             self._tried = True
             self._problem = self._load()

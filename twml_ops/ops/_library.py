@@ -139,7 +139,8 @@ def _host_scope() -> Iterator[None]:
 
 
 class _Library:
-    """The active op wrappers: those loaded, or those of the innermost `override` block.
+    """The active op wrappers: the loaded ones, or the ones that the innermost `override` block
+    sets.
 
     Most ops of the library have kernels for CPUs only. With an accelerator TensorFlow would by
     default place variables there, where these ops cannot reach them. `on_host` is the device scope
@@ -207,7 +208,7 @@ class _Library:
             self._device.reset(token)
 
     def scope(self) -> contextlib.AbstractContextManager[Any]:
-        """The device scope for stock ops next to those of this library (see `beside`)."""
+        """The device scope for stock ops next to ops of this library (see `beside`)."""
         return tf.device(self.device) if self.runs_on_gpu else self.on_host()
 
     @property
@@ -247,7 +248,7 @@ class _Library:
 
     @property
     def is_op_library(self) -> bool:
-        """Whether the active ops are those of the op library, not a replacement of them."""
+        """Whether the op library computes the active ops, and not a replacement of it."""
         return self._active.get() is self.loaded and self.loaded is not stock.library
 
     @property

@@ -54,7 +54,7 @@ def declare_fields(ids: tf.Tensor, num_rows: Sequence[int], first_row: int) -> N
 
     Args:
         ids: int64 [B F], of which entry k is one of field k mod F.
-        num_rows: Number of ids of each field, which follow those of the field before.
+        num_rows: Number of ids of each field, which follow the ids of the field before.
         first_row: First id of the first field.
     """
     shared = _shared_groups()
@@ -168,7 +168,7 @@ def _input_dim(table: tf.Tensor, num_rows: int | None) -> tf.Tensor:
 
 
 def _shared_groups() -> _SharedGroups | None:
-    """Those of the graph that is being built; None if its ops have to group by themselves."""
+    """The groups of the graph that is being built; None if its ops have to group by themselves."""
     if tf.executing_eagerly() or not library.is_op_library:
         return None
     graph = tf.compat.v1.get_default_graph()

@@ -35,7 +35,7 @@ def has_kernel_for(variable: Any, *, as_table: bool = False) -> bool:
 
     Args:
         variable: A variable.
-        as_table: Whether the op is one of those that also run on GPUs: products with a table, their
+        as_table: Whether the op also runs on GPUs: products with a table, their
             gradients, and updates of it.
     """
     if not library.is_host_only or _device_type(variable) in (None, "CPU"):

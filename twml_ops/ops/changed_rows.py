@@ -44,7 +44,7 @@ class TakenRows:
     def keep(self) -> None:
         """Confirms that the consumer has the rows, so that it does not get them again.
 
-        Without this call the next `take` returns them again, with those that changed since. That is
+        Without this call the next `take` returns them again, with rows that changed since. That is
         what gives rows back when writing or sending them fails.
         """
         self._keep()

@@ -97,11 +97,11 @@ def hashing_discretize(
 ) -> tuple[tf.Tensor, tf.Tensor | None, tf.Tensor]:
     """Replaces each (feature, value) by (id of its bucket, 1), with hashed bucket ids.
 
-    The buckets are those of `percentile_discretize`; their ids are hashed from (feature, bucket)
-    into [0, 2^output_bits). The id of a bucket depends on its feature and its number alone, so it
-    does not change when other features are added. The NaN bucket of a feature has the same id for
-    any number of boundaries. The id of a passed entry is hashed from its feature. Ids may collide.
-    The hash is that of `hash_ids`, salted with the feature id. `values` gets no gradient.
+    The buckets are the same as of `percentile_discretize`; their ids are hashed from (feature,
+    bucket) into [0, 2^output_bits). The id of a bucket depends on its feature and its number alone,
+    so it does not change when other features are added. The NaN bucket of a feature has the same id
+    for any number of boundaries. The id of a passed entry is hashed from its feature. Ids may
+    collide. The hash is that of `hash_ids`, salted with the feature id. `values` gets no gradient.
 
     Args:
         ids: int32 or int64 [K], feature ids; any integers.

@@ -36,11 +36,11 @@ def dynamic_lookup(
         training: bool scalar: whether ids are counted and get rows. If it is false, the state is
             only read.
         min_count: number of sightings after which an id gets a row, in [1, 255].
-        eviction: which row is given away if none is free.
+        eviction: which row is evicted if none is free.
         max_age: of `eviction="age"`, in lookups.
         pinned: int64 scalar: rows that this and the preceding `pinned - 1` lookups used are not
-            given away.
-        seed: of the hashes.
+            evicted.
+        seed: the seed of the hashes.
 
     Returns:
         (rows int64 [K], reset int64 [E]): the row of each id, and the rows that have a new id.

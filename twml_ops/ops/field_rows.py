@@ -24,7 +24,7 @@ def field_rows(
         ids: int32 or int64 [B, F].
         num_rows: Number of rows of each field, at least 2.
         first_row: First row of the first field.
-        pooled: Whether the row splits are those of a row for each example, not of a row for each
+        pooled: Whether the row splits divide the entries into a row for each example, not for each
             id.
 
     Returns:

@@ -21,8 +21,8 @@ def grouped_sparse_linear(
     """Computes `sparse_linear` of several batches, each with its own table, in one op call.
 
     Small products run in parallel, one thread each; large ones run one after another, each on all
-    threads. Results and gradients are bit for bit those of `sparse_linear`. Gradients by values
-    read the tables again when they are computed.
+    threads. Results and gradients are bit for bit the same as with `sparse_linear`. Gradients by
+    values read the tables again when they are computed.
 
     Args:
         batches: Tuples (ids, values, row_splits) as `sparse_linear` takes them. If ids are neither

@@ -19,10 +19,10 @@ _OWNER = "_twml_ops_dynamic_rows"
 
 
 class DynamicRows(NamedTuple):
-    """What an optimizer has to know of a table whose rows get new ids.
+    """The variables of a table whose rows get new ids, for its optimizer.
 
     Attributes:
-        stale_slots: bool [N], the rows whose slots are those of an earlier id.
+        stale_slots: bool [N], the rows whose slots belong to an earlier id.
         header: int64, of which item 0 is the number of lookups so far.
         updated_at: int64 scalar, the number of lookups before the last update.
     """
@@ -70,9 +70,9 @@ def begin_update(
 
     Args:
         table: [N, D], the variable that is going to be updated.
-        dynamic: of the table.
+        dynamic: the dynamic of the table.
         slots: [N, ...].
-        initial_values: of each slot.
+        initial_values: the initial values of each slot.
     """
     with device_scope_of(table):
         rows = tf.where(dynamic.stale_slots.read_value())[:, 0]

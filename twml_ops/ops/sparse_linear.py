@@ -32,11 +32,11 @@ def sparse_linear(
     row is summed in the order of its entries, so the result is the same for any number of threads.
     Rows may be empty, and ids may be repeated and unsorted.
 
-    Gradients of any order are those of the dense product, in reverse mode. The gradient by `values`
-    of a variable, and second derivatives, read the variable when they are computed, not as it was
-    in the forward pass. Compute them before the variable is updated, also with a persistent tape.
-    Within one `tf.function` an update in between is an error; in eager mode, and across functions,
-    it cannot be detected, and the gradient is that of the updated table.
+    Gradients of any order, in reverse mode, are the gradients of the dense product. The gradient by
+    `values` of a variable, and second derivatives, read the variable when they are computed, not as
+    it was in the forward pass. Compute them before the variable is updated, also with a persistent
+    tape. Within one `tf.function` an update in between is an error; in eager mode, and across
+    functions, it cannot be detected, and the gradient is that of the updated table.
 
     Args:
         ids: int32 or int64 [K], each in [0, N).

@@ -30,13 +30,13 @@ class TierStatistics(NamedTuple):
     Attributes:
         lookups: products with the table.
         rows: distinct rows of each lookup, added up.
-        misses: those of them that were not in the cache.
+        misses: rows of lookups that were not in the cache.
         prefetched: misses whose row had been read ahead, or was being read.
         prefetches: rows that were read ahead.
         written_back: changed rows that left the cache.
         rows_read: single rows that were read from the file.
         bytes_read: from the file.
-        bytes_written: to the file, with those of rows that were moved within it.
+        bytes_written: to the file, including rows that were moved within it.
         direct: 1 if the file is read and written past the page cache.
         io_uring: 1 if requests are submitted with io_uring.
     """
@@ -63,7 +63,7 @@ class TieredRows:
     Args:
         table: variable float32 or bfloat16 [C, D]; C is a multiple of `CACHE_WAYS`.
         num_rows: N.
-        path: of the file.
+        path: the path of the file.
         initial: [D], the content of rows that were not written.
         prefetch_rows: how many rows are read ahead at most.
         policy: which row leaves the cache: "lru", the least recently used one, or "lfu", the one
@@ -112,14 +112,14 @@ class TieredRows:
         return tuple(self._parts)
 
     def attach_slots(self, slots: Sequence[Any], initial_values: Sequence[float]) -> Any:
-        """Keeps the rows of an optimizer's slots beside those of the table.
+        """Keeps the rows of an optimizer's slots beside the rows of the table.
 
         Slots that are attached already keep their values, and nothing happens. Otherwise the file
         is written again, and the slots get their initial values.
 
         Args:
             slots: variables float32 [C, ...].
-            initial_values: of each slot.
+            initial_values: the initial values of each slot.
 
         Returns:
             The operation, or None in eager mode.

@@ -44,7 +44,7 @@ class Accumulator:
         """The sum of the gradients for an update and `gradient`; ids of a sparse one repeat.
 
         Args:
-            gradient: of the step.
+            gradient: the gradient of the step.
             number: int64 scalar, the number of the update.
         """
         is_current = tf.equal(self._number, number)

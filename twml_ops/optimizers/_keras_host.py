@@ -143,8 +143,8 @@ class KerasHost(tf.keras.optimizers.Optimizer):
 
         Args:
             gradient: `tf.Tensor` or `tf.IndexedSlices`.
-            variable: one of those that the optimizer was built for.
-            learning_rate: of the step; by default the current one.
+            variable: one of the variables that the optimizer was built for.
+            learning_rate: the learning rate of the step; by default the current one.
 
         Returns:
             The update's operation in a graph, if it runs a kernel; otherwise None.
@@ -179,7 +179,7 @@ class KerasHost(tf.keras.optimizers.Optimizer):
 
         Args:
             grads: one for each variable.
-            trainable_variables: by default those that the optimizer was built for.
+            trainable_variables: by default the variables that the optimizer was built for.
 
         Raises:
             ValueError: see `check_gradients`.
@@ -255,10 +255,10 @@ class KerasHost(tf.keras.optimizers.Optimizer):
         """The moving average of a variable, which the option `use_ema` keeps.
 
         Args:
-            variable: one of those that the optimizer was built for.
+            variable: one of the variables that the optimizer was built for.
 
         Returns:
-            The average. Its values are those of an earlier step; see `averaged_weights`.
+            The average. It has the values of an earlier step; see `averaged_weights`.
         """
         index = self._index_of(variable)
         slots = (tf_variable(self._slots[name][index]) for name in AVERAGE_SLOTS)
@@ -308,7 +308,7 @@ class KerasHost(tf.keras.optimizers.Optimizer):
         """Sets variables to their averages, if `use_ema` is set; `fit` does it at its end.
 
         Args:
-            var_list: those that the optimizer was built for, or some of them.
+            var_list: the variables that the optimizer was built for, or some of them.
         """
         if self.use_ema and is_built(self):  # Otherwise the averages are the variables.
             self._overwrite(self._distribution_strategy, var_list, self.average_step())

@@ -39,10 +39,10 @@ def initialize_keras(
     Args:
         optimizer: the optimizer.
         initialize: the constructor of its base class.
-        learning_rate: of the optimizer.
+        learning_rate: the learning rate of the optimizer.
         loss_scale_factor: option of Keras 3.
         gradient_accumulation_steps: option of Keras 3.
-        **options: those that both have.
+        **options: the options that both have.
 
     Raises:
         ValueError: an option is given that the running Keras does not have.
@@ -58,7 +58,7 @@ def initialize_keras(
 
 
 def _options_of_keras_3(**options: Any) -> dict[str, Any]:
-    """Those options that the running Keras has.
+    """The options that the running Keras has.
 
     Raises:
         ValueError: one that it does not have is given.

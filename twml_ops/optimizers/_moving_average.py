@@ -50,11 +50,11 @@ def average_slots(shape: Sequence[int], dtype: Any) -> list[SlotSpec]:
     """The slots for the average of a variable.
 
     Args:
-        shape: of the variable.
-        dtype: of the variable.
+        shape: the shape of the variable.
+        dtype: the type of the variable.
 
     Returns:
-        Those of `MovingAverage`. Their initial values mean that the average is the variable.
+        The slots of `MovingAverage`. Their initial values mean that the average is the variable.
     """
     dtype = tf.as_dtype(dtype)
     averages = tf.float32 if dtype == tf.bfloat16 else dtype
@@ -69,7 +69,7 @@ class MovingAverage(NamedTuple):
 
     Attributes:
         variable: [N, ...], or a scalar.
-        values: of its shape.
+        values: the values of its shape.
         steps: int64 [N], or a scalar.
     """
 
@@ -85,8 +85,8 @@ class MovingAverage(NamedTuple):
         Args:
             gradient: `tf.Tensor` or `tf.IndexedSlices`.
             step: integer scalar, the number of the step of the update.
-            momentum: of the average.
-            concurrency: of the optimizer.
+            momentum: the momentum of the average.
+            concurrency: the concurrency of the optimizer.
         """
         is_kernel_type = self.variable.dtype in (tf.float32, tf.bfloat16)
         if not isinstance(gradient, tf.IndexedSlices) or not is_kernel_type:
@@ -100,7 +100,7 @@ class MovingAverage(NamedTuple):
 
         Args:
             step: integer scalar, the number of the next step.
-            momentum: of the average.
+            momentum: the momentum of the average.
         """
         with device_scope_of(self.variable):
             if self._has_kernel():
@@ -123,7 +123,7 @@ class MovingAverage(NamedTuple):
 
         Args:
             step: integer scalar, the number of the next step.
-            momentum: of the average.
+            momentum: the momentum of the average.
 
         Returns:
             `values` and `steps`, as `advance_all` would leave them.
@@ -132,7 +132,7 @@ class MovingAverage(NamedTuple):
         if step == 0:
             return tf.cast(variable, values.dtype), steps
         dynamic = dynamic_rows_of(self.variable)
-        if dynamic is not None:  # Their averages are those of an earlier id.
+        if dynamic is not None:  # Their averages belong to an earlier id.
             steps = tf.where(dynamic.stale_slots.read_value(), tf.zeros_like(steps), steps)
         with device_scope_of(self.variable):
             if not self._has_kernel():

@@ -30,7 +30,7 @@ def preconditioned_shape(shape: Sequence[int]) -> tuple[int, ...]:
     """The shape of a weight without axes of length 1; (1,) if nothing is left.
 
     Args:
-        shape: of the weight.
+        shape: the shape of the weight.
     """
     return tuple(int(d) for d in shape if d != 1) or (1,)
 
@@ -39,7 +39,7 @@ def blocks_of(shape: Sequence[int], max_dim: int) -> list[Block]:
     """Divides a weight into blocks, row by row.
 
     Args:
-        shape: of the weight, without axes of length 1.
+        shape: the shape of the weight, without axes of length 1.
         max_dim: largest length of a block along each axis.
 
     Returns:
@@ -77,7 +77,7 @@ def assign_owners(costs: Sequence[int], replicas: int) -> list[int]:
     so far (Graham 1969). The largest sum is at most 4/3 of the smallest possible one.
 
     Args:
-        costs: of each block.
+        costs: the costs of each block.
         replicas: their number, positive.
 
     Returns:
@@ -91,7 +91,7 @@ def assign_owners(costs: Sequence[int], replicas: int) -> list[int]:
 
 
 class BlockState:
-    """What Shampoo keeps for one block, all on one replica.
+    """The state of Shampoo for one block, all on one replica.
 
     Args:
         block: the block.
@@ -142,7 +142,7 @@ def products_along_axes(gradient: tf.Tensor) -> Iterator[tf.Tensor]:
     """For each axis, the products [d, d] of the gradient's slices with each other.
 
     Args:
-        gradient: of a block.
+        gradient: the gradient of a block.
 
     Yields:
         G_i G_i^T, with the gradient as a matrix G_i of one row for each position on axis i.

@@ -22,7 +22,7 @@ class Adagrad(SparseOptimizer):
         initial_accumulator_value: a before the first step, not negative.
         epsilon: added to a, so that the root is not 0. It may be 0 if initial_accumulator_value is
             positive.
-        name: of the optimizer; by default that of the class.
+        name: the name of the optimizer; by default that of the class.
         concurrency: "locked", or "hogwild" to update tables without locks; see `SparseOptimizer`.
         rounding_seed: integer seed of the stochastic rounding of bfloat16 variables.
         weight_decay: each step, weights first lose `learning_rate * weight_decay` times themselves;
@@ -31,7 +31,7 @@ class Adagrad(SparseOptimizer):
         clipvalue: limit of each gradient element's absolute value.
         global_clipnorm: limit of the L2 norm of all gradients together.
         use_ema: whether to keep exponential moving averages of the weights; see `SparseOptimizer`.
-        ema_momentum: of the moving averages, in [0, 1].
+        ema_momentum: the momentum of the moving averages, in [0, 1].
         ema_overwrite_frequency: steps after which the averages replace the weights; None: at the
             end of `fit`.
         loss_scale_factor: the loss is multiplied by it, and gradients are divided by it (Keras 3).
@@ -111,7 +111,7 @@ class RowWiseAdagrad(Adagrad):
         initial_accumulator_value: a before the first step, not negative.
         epsilon: added to a, so that the root is not 0. It may be 0 if initial_accumulator_value is
             positive.
-        name: of the optimizer; by default that of the class.
+        name: the name of the optimizer; by default that of the class.
         concurrency: "locked", or "hogwild" to update tables without locks; see `SparseOptimizer`.
         rounding_seed: integer seed of the stochastic rounding of bfloat16 variables.
         weight_decay: each step, weights first lose `learning_rate * weight_decay` times themselves;
@@ -120,7 +120,7 @@ class RowWiseAdagrad(Adagrad):
         clipvalue: limit of each gradient element's absolute value.
         global_clipnorm: limit of the L2 norm of all gradients together.
         use_ema: whether to keep exponential moving averages of the weights; see `SparseOptimizer`.
-        ema_momentum: of the moving averages, in [0, 1].
+        ema_momentum: the momentum of the moving averages, in [0, 1].
         ema_overwrite_frequency: steps after which the averages replace the weights; None: at the
             end of `fit`.
         loss_scale_factor: the loss is multiplied by it, and gradients are divided by it (Keras 3).

@@ -51,11 +51,11 @@ def apply_update(
     """Updates one variable and its slots.
 
     Args:
-        rule: of the update.
+        rule: the rule of the update.
         gradient: `tf.Tensor` of the variable's shape, or `tf.IndexedSlices`, whose repeated ids are
             summed first.
         variable: `tf.Variable`, or an object with its handle, shape, dtype, value and assignments.
-        slots: of the variable, as `rule.slots` describes them.
+        slots: the slots of the variable, as `rule.slots` describes them.
         learning_rate: float32 scalar, the learning rate of the current step.
         step: integer scalar or variable, the number of updates before this one.
         weight_decay: the touched rows first lose `learning_rate * weight_decay` times themselves.

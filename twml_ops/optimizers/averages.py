@@ -49,7 +49,7 @@ def averaged_weights(model: tf.keras.Model, optimizer: Any = None) -> Iterator[N
 
 @contextlib.contextmanager
 def training_weights(model: tf.keras.Model) -> Iterator[None]:
-    """The weights of a model are those that are trained, also in `averaged_weights`.
+    """The weights of a model are the trained ones, also in `averaged_weights`.
 
     Args:
         model: any Keras model.
@@ -180,10 +180,10 @@ class SwapEMAWeights(tf.keras.callbacks.Callback):
 
 
 class _Before(NamedTuple):
-    """What a model with averages in it had before.
+    """The weights of a model before averages were put into it.
 
     Attributes:
-        optimizer: of the model.
+        optimizer: the optimizer of the model.
         values: variables of TensorFlow, and their values.
         steps: the optimizers with averages, and how many steps they had done.
     """

@@ -39,7 +39,7 @@ class CompositeOptimizer(tf.keras.optimizers.Optimizer):
         default: for variables that match no pattern; of this package or of Keras.
         optimizers: regular expression → optimizer. The expressions are searched in the variable's
             path (Keras 3: "layer/weight"; Keras 2: the variable's name). The first match counts.
-        name: of the optimizer; by default that of the class.
+        name: the name of the optimizer; by default that of the class.
 
     Raises:
         ValueError: an optimizer occurs twice.
@@ -68,7 +68,7 @@ class CompositeOptimizer(tf.keras.optimizers.Optimizer):
         self._parts = optimizers
         self._built_all = False
         self._choices = _Choices()
-        # Checkpoints follow attributes, but in Keras 3 not those that are lists or dicts.
+        # Checkpoints follow attributes, but in Keras 3 no lists or dicts.
         for i, optimizer in enumerate(every):
             setattr(self, f"_optimizer_{i}", optimizer)
 
@@ -220,11 +220,11 @@ class CompositeOptimizer(tf.keras.optimizers.Optimizer):
         return tf.convert_to_tensor(self.iterations.assign_add(1))
 
     def apply(self, grads: Sequence[Any], trainable_variables: Any = None) -> None:
-        """As Keras 3 calls it: applies each gradient with the optimizer of its variable.
+        """Applies each gradient with the optimizer of its variable, as Keras 3 calls it.
 
         Args:
             grads: one for each variable.
-            trainable_variables: by default those that the optimizer was built for.
+            trainable_variables: by default the variables that the optimizer was built for.
         """
         variables = (
             self._trainable_variables if trainable_variables is None else trainable_variables
@@ -314,7 +314,7 @@ class _Choices:
         return self._of.get(id(tf_variable(variable)), (None, None))[1]
 
     def as_list(self) -> list[Any]:
-        """What `saved` will be."""
+        """The shapes and numbers of the variables, which files have as `saved`."""
         return [[list(v.shape), n] for v, n in self._of.values()]
 
     def saved_numbers(self, variables: Sequence[Any]) -> list[int] | None:

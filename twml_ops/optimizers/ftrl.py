@@ -30,8 +30,9 @@ class Ftrl(SparseOptimizer):
         l1_regularization_strength: L1, not negative; the weights of rare features become exactly 0.
         l2_regularization_strength: L2, not negative.
         l2_shrinkage_regularization_strength: L2 that is added to the gradient only, not negative.
-        beta: of the paper's learning rate, `alpha / (beta + sqrt(sum of g^2))`, not negative.
-        name: of the optimizer; by default that of the class.
+        beta: the beta of the paper's learning rate, `alpha / (beta + sqrt(sum of g^2))`, not
+            negative.
+        name: the name of the optimizer; by default that of the class.
         concurrency: "locked", or "hogwild" to update tables without locks; see `SparseOptimizer`.
         rounding_seed: integer seed of the stochastic rounding of bfloat16 variables.
         weight_decay: each step, weights first lose `learning_rate * weight_decay` times themselves;
@@ -40,7 +41,7 @@ class Ftrl(SparseOptimizer):
         clipvalue: limit of each gradient element's absolute value.
         global_clipnorm: limit of the L2 norm of all gradients together.
         use_ema: whether to keep exponential moving averages of the weights; see `SparseOptimizer`.
-        ema_momentum: of the moving averages, in [0, 1].
+        ema_momentum: the momentum of the moving averages, in [0, 1].
         ema_overwrite_frequency: steps after which the averages replace the weights; None: at the
             end of `fit`.
         loss_scale_factor: the loss is multiplied by it, and gradients are divided by it (Keras 3).

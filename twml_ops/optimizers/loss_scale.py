@@ -36,7 +36,7 @@ else:
             initial_scale: the first factor of the loss.
             dynamic_growth_steps: number of steps without overflow after which the factor is
                 doubled.
-            name: of the optimizer.
+            name: the name of the optimizer.
             **kwargs: arguments that Keras accepts from configs of earlier versions.
         """
 

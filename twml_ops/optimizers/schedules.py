@@ -28,7 +28,7 @@ class LinearScalingWarmup(tf.keras.optimizers.schedules.LearningRateSchedule):
         scaling: "linear": k = batch_size / base_batch_size. "sqrt": the square root of that, which
             suits Adagrad and Adam, whose steps do not grow with the gradient (Krizhevsky 2014, "One
             weird trick for parallelizing convolutional neural networks").
-        name: of the schedule.
+        name: the name of the schedule.
 
     Raises:
         ValueError: an argument is out of range, or the scaling is unknown.

@@ -16,7 +16,7 @@ class SGD(SparseOptimizer):
 
     Args:
         learning_rate: float, or any Keras schedule.
-        name: of the optimizer; by default that of the class.
+        name: the name of the optimizer; by default that of the class.
         concurrency: "locked", or "hogwild" to update tables without locks; see `SparseOptimizer`.
         rounding_seed: integer seed of the stochastic rounding of bfloat16 variables.
         weight_decay: each step, weights first lose `learning_rate * weight_decay` times themselves;
@@ -25,7 +25,7 @@ class SGD(SparseOptimizer):
         clipvalue: limit of each gradient element's absolute value.
         global_clipnorm: limit of the L2 norm of all gradients together.
         use_ema: whether to keep exponential moving averages of the weights; see `SparseOptimizer`.
-        ema_momentum: of the moving averages, in [0, 1].
+        ema_momentum: the momentum of the moving averages, in [0, 1].
         ema_overwrite_frequency: steps after which the averages replace the weights; None: at the
             end of `fit`.
         loss_scale_factor: the loss is multiplied by it, and gradients are divided by it (Keras 3).
@@ -94,7 +94,7 @@ class Momentum(SparseOptimizer):
         learning_rate: float, or any Keras schedule.
         momentum: share of the last step that each step repeats, in [0, 1).
         nesterov: whether to use Nesterov's form.
-        name: of the optimizer; by default that of the class.
+        name: the name of the optimizer; by default that of the class.
         concurrency: "locked", or "hogwild" to update tables without locks; see `SparseOptimizer`.
         rounding_seed: integer seed of the stochastic rounding of bfloat16 variables.
         weight_decay: each step, weights first lose `learning_rate * weight_decay` times themselves;
@@ -103,7 +103,7 @@ class Momentum(SparseOptimizer):
         clipvalue: limit of each gradient element's absolute value.
         global_clipnorm: limit of the L2 norm of all gradients together.
         use_ema: whether to keep exponential moving averages of the weights; see `SparseOptimizer`.
-        ema_momentum: of the moving averages, in [0, 1].
+        ema_momentum: the momentum of the moving averages, in [0, 1].
         ema_overwrite_frequency: steps after which the averages replace the weights; None: at the
             end of `fit`.
         loss_scale_factor: the loss is multiplied by it, and gradients are divided by it (Keras 3).

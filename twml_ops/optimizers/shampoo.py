@@ -60,25 +60,25 @@ class Shampoo(tf.keras.optimizers.Optimizer):
 
     Args:
         learning_rate: float, or any Keras schedule; that of the grafted optimizer suits.
-        beta_1: of the average of the gradients, in [0, 1); 0: none.
-        beta_2: of the statistics, in (0, 1]; 1: their sum.
+        beta_1: the decay rate of the average of the gradients, in [0, 1); 0: none.
+        beta_2: the decay rate of the statistics, in (0, 1]; 1: their sum.
         epsilon: damping of the roots, relative to the mean eigenvalue; positive.
         max_preconditioner_dim: largest length of a block along an axis, positive.
         start_preconditioning_step: first step, from 1, with preconditioning.
         precondition_frequency: steps between two computations of the roots, positive.
         grafting: "sgd", "adagrad" or "adam".
-        grafting_beta_2: of the squared gradients of "adam", in (0, 1).
+        grafting_beta_2: the decay rate of the squared gradients of "adam", in (0, 1).
         grafting_epsilon: added to the root of the squared gradients, positive.
         root_method: "eigh": eigendecomposition; "coupled_newton": the coupled Newton iteration,
             which consists of matrix products. Roots that are inaccurate in float32 are computed
             again in float64. A statistic without a finite root keeps the root before.
-        name: of the optimizer; by default that of the class.
+        name: the name of the optimizer; by default that of the class.
         weight_decay: each step, weights first lose `learning_rate * weight_decay` times themselves.
         clipnorm: limit of each gradient's L2 norm.
         clipvalue: limit of each gradient element's absolute value.
         global_clipnorm: limit of the L2 norm of all gradients together.
         use_ema: whether Keras keeps exponential moving averages of the weights.
-        ema_momentum: of the moving averages, in [0, 1].
+        ema_momentum: the momentum of the moving averages, in [0, 1].
         ema_overwrite_frequency: steps after which the averages replace the weights; None: at the
             end of `fit`.
         loss_scale_factor: the loss is multiplied by it, and gradients are divided by it (Keras 3).
@@ -378,10 +378,10 @@ class _State:
     """The blocks of every weight. Keras does not look into it: it finds the variables by itself.
 
     Args:
-        devices: of the replicas.
+        devices: the devices of the replicas.
 
     Attributes:
-        devices: of the replicas.
+        devices: the devices of the replicas.
         blocks: key of a weight → its blocks, in order.
     """
 

@@ -72,7 +72,7 @@ class SparseOptimizer(KerasHost):
 
     Args:
         learning_rate: float, or any Keras schedule.
-        name: of the optimizer; by default that of the class.
+        name: the name of the optimizer; by default that of the class.
         concurrency: "locked": steps that update the same table wait for each other. "hogwild":
             steps that run in several threads update it at the same time without locks (Niu et al.
             2011, "Hogwild!"). This is the only mode whose results depend on timing, and in which
@@ -84,7 +84,7 @@ class SparseOptimizer(KerasHost):
         clipvalue: limit of each gradient element's absolute value.
         global_clipnorm: limit of the L2 norm of all gradients together.
         use_ema: whether to keep exponential moving averages of the weights.
-        ema_momentum: of the moving averages, in [0, 1].
+        ema_momentum: the momentum of the moving averages, in [0, 1].
         ema_overwrite_frequency: steps after which the averages replace the weights; None: at the
             end of `fit`.
         loss_scale_factor: the loss is multiplied by it, and gradients are divided by it (Keras 3).
@@ -175,7 +175,7 @@ class SparseOptimizer(KerasHost):
         """Refuses sparse gradients where an option needs dense ones.
 
         Args:
-            gradients: of one step.
+            gradients: the gradients of one step.
 
         Raises:
             ValueError: an option needs a dense pass over a table.
@@ -192,7 +192,7 @@ class SparseOptimizer(KerasHost):
         """The gradients, clipped as the constructor's arguments say.
 
         Args:
-            gradients: of one step: `tf.Tensor`, `tf.IndexedSlices` or None.
+            gradients: the gradients of one step: `tf.Tensor`, `tf.IndexedSlices` or None.
 
         Returns:
             One for each gradient; sparse ones have unique ids if they are clipped.
@@ -214,7 +214,7 @@ class SparseOptimizer(KerasHost):
 
     @property
     def slot_names(self) -> tuple[str, ...]:
-        """The names of all slots: those of `update_rule`, and with `use_ema` those of averages."""
+        """The names of all slots of `update_rule`, and with `use_ema` of the averages."""
         names = self.update_rule.slot_names
         average, step = AVERAGE_SLOTS
         # In this order a file of an earlier version, which has no steps, is the beginning of one.
@@ -239,7 +239,7 @@ class SparseOptimizer(KerasHost):
         """The slots that the optimizer keeps for a variable.
 
         Args:
-            variable: one of those that the optimizer was built for.
+            variable: one of the variables that the optimizer was built for.
 
         Returns:
             One for each of `slot_names`.
@@ -262,9 +262,9 @@ class SparseOptimizer(KerasHost):
         Args:
             gradient: `tf.Tensor` or `tf.IndexedSlices`, already clipped.
             variable: to update.
-            slots: of the variable, as `update_rule.slots` describes them.
+            slots: the slots of the variable, as `update_rule.slots` describes them.
             learning_rate: float32 scalar, the learning rate of the current step.
-            weight_decay: of the variable; see `weight_decay_of`.
+            weight_decay: the weight decay of the variable; see `weight_decay_of`.
             step: integer scalar or variable, the number of updates before this one; by default the
                 optimizer's own count.
 

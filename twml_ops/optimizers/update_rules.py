@@ -3,7 +3,7 @@
 An `UpdateRule` says what a host has to keep beside a variable; `apply_update` updates both. The
 hosts are Keras optimizers (`SparseOptimizer`), graphs of version 1
 (`twml_ops.estimator.GraphOptimizer`) and parameter servers (`twml_ops.distribute.HybridTrainer`).
-The formulas are in cc/core/simd/update_formulas.h for the kernels, and in
+The formulas are in cc/core/simd/update_steps.h for the kernels, and in
 twml_ops/ops/stock/update_rules.py for dense variables and stock TensorFlow ops.
 """
 
@@ -34,7 +34,7 @@ class SlotSpec(NamedTuple):
     """A variable that a rule keeps beside each variable it updates.
 
     Attributes:
-        name: of the slot, unique within the rule.
+        name: the name of the slot, unique within the rule.
         shape: the same as the variable's, or one number per row.
         dtype: the same as the variable's; float32 beside a bfloat16 variable.
         initial_value: the value of all elements before the first update.
@@ -64,7 +64,7 @@ class UpdateRule:
         """The name of the kernels' rule for a variable.
 
         Args:
-            shape: of the variable.
+            shape: the shape of the variable.
 
         Returns:
             A key of `twml_ops.core.update_rules()`.
@@ -85,7 +85,7 @@ class UpdateRule:
         return 0.0
 
     def step_size(self, learning_rate: tf.Tensor, step: Any) -> tf.Tensor:
-        """What the kernels take as the learning rate.
+        """The learning rate that the kernels take.
 
         Args:
             learning_rate: float32 scalar, the learning rate of the current step.
@@ -119,8 +119,8 @@ class UpdateRule:
         """The slots of a variable.
 
         Args:
-            shape: of the variable.
-            dtype: of the variable.
+            shape: the shape of the variable.
+            dtype: the type of the variable.
 
         Returns:
             One for each of `slot_names`.
@@ -150,7 +150,7 @@ class UpdateRule:
             learning_rate: float32 scalar, the learning rate of the current step.
             step: integer scalar or variable, the number of updates before this one.
             weight_decay: a row first loses `learning_rate * weight_decay` times itself.
-            dtype: of the results that are tensors.
+            dtype: the type of the results that are tensors.
 
         Returns:
             Scalar tensors and Python numbers.

@@ -18,7 +18,7 @@ _ATTEMPTS = 8  # how often a gather reads a slot that is being written
 
 @dataclasses.dataclass
 class Counts:
-    """What a channel has done.
+    """Counts of the messages of a channel.
 
     Attributes:
         scatters: Messages that this rank has sent, each to all of its receivers.
@@ -286,8 +286,8 @@ class Channel:
     def reconnect(self) -> None:
         """Goes on with the ranks that there are now, for `PeerGroup`. A collective call.
 
-        Named graphs are those of the new number of ranks. In other graphs the senders of a lost
-        rank send to its receivers.
+        Named graphs are made again for the new number of ranks. In other graphs the senders of a
+        lost rank send to its receivers.
 
         Raises:
             PeerFailure: Another rank has failed.

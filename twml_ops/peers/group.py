@@ -41,7 +41,7 @@ class PeerFailure(Exception):
 
 
 class Reconnectable(Protocol):
-    """What has windows of its own, such as a `Channel`.
+    """An object with windows of its own, such as a `Channel`.
 
     Attributes:
         is_closed: Whether this rank does not use it any more.
@@ -84,7 +84,7 @@ class PeerGroup:
         comm: The communicator of mpi4py whose processes are the ranks; None: that of all.
 
     Attributes:
-        rank: Number of this process among those that remain.
+        rank: Number of this process among the ranks that remain.
         size: Number of the processes that remain.
         full_size: Number of the processes at the start.
         original_rank: The number that this process, or the one that it replaces, had at the start.
@@ -92,7 +92,7 @@ class PeerGroup:
             joined are last.
         timeout: Seconds that a call may take.
         epoch: How many epochs are complete, as the training says; 0 at the start. A process that
-            joins begins with those of the others.
+            joins begins with the number of the others.
         has_joined: Whether this process replaces one that was lost.
         shrinks: How often the group has lost ranks.
         joins: How many ranks have been replaced.
@@ -158,7 +158,8 @@ class PeerGroup:
         Args:
             name: The name of the block, for the message.
             leave: Whether the others can go on without this rank if the limit is reached; see
-                `end_process`. A rank that waits for others in vain cannot know.
+                `end_process`. A rank that waits for others cannot find out whether they are dead or
+                slow.
 
         Yields:
             The module MPI.
@@ -321,7 +322,7 @@ class PeerGroup:
         new windows.
 
         Returns:
-            The original ranks of those that were lost.
+            The original numbers of the ranks that were lost.
         """
         before = self.members
         while True:
@@ -445,7 +446,9 @@ class PeerGroup:
             self.broadcast(np.array([*self.members, *lost], np.int64), "the ranks of the group")
 
     def _join(self, starters: Any) -> None:
-        """Joins the ranks that have started this process, and starts those that are to follow."""
+        """Joins the ranks that have started this process, and starts the ranks that are to
+        follow.
+        """
         if PeerGroup._open:
             raise RuntimeError("a process that replaces a rank can make one group only")
         try:
@@ -504,7 +507,7 @@ class PeerGroup:
                 self.comm.Iprobe(self._mpi.ANY_SOURCE, self._mpi.ANY_TAG)
 
     def _failing_hook(self, hook: Callable[..., Any]) -> Callable[..., Any]:
-        """Lets an exception that nobody catches end the process so that the others notice."""
+        """Lets an exception that is not caught end the process so that the others notice."""
 
         def report(*error: Any) -> None:
             hook(*error)

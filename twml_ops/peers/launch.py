@@ -24,13 +24,13 @@ RESTARTS = "TWML_OPS_PEERS_RESTARTS"
 """Environment variable of the ranks: how often the job was started again."""
 
 _ERRORS = (1, 2)  # exit statuses of programs that have reported an error
-_SIGNAL = 128  # exit statuses above are those of a signal
+_SIGNAL = 128  # exit statuses above are of processes that a signal ended
 _END_SECONDS = 10.0  # for a killed process to end
 
 
 @dataclasses.dataclass
 class JobResult:
-    """How a job ended.
+    """The end of a job.
 
     Attributes:
         status: 0, or the exit status of the last start.
@@ -114,7 +114,7 @@ def run_job(
         max_restarts: How often the ranks may be started again, and how many lost ranks may be
             replaced in each start.
         transport: See `mpirun_command`.
-        environment: Environment variables of the ranks, to add to those of this process.
+        environment: Environment variables of the ranks, to add to the environment of this process.
         show: Called with each line that ranks or `mpirun` write.
         timeout: Seconds that one start may take; None: no limit.
 

@@ -56,8 +56,8 @@ def reduce_dense(kind: Kind, own: Update, received: Sequence[Update]) -> np.ndar
     Args:
         kind: "average": the mean of the received ones. "average_with_own": the mean of these and
             the own one. "sum": the sum of these and the own one. "replace": the newest one.
-        own: That of this rank.
-        received: Those of other ranks, at least one, in ascending order of the rank.
+        own: The update of this rank.
+        received: The updates of other ranks, at least one, in ascending order of the rank.
 
     Returns:
         The new value, in the type of the own one.
@@ -82,8 +82,8 @@ def reduce_rows(
     Args:
         kind: See `reduce_dense`. "average_with_own" counts the own row where it is in the own
             update; "sum" adds the own row always.
-        own: That of this rank; only its `ids` and `rank` are used.
-        received: Those of other ranks, at least one, in ascending order of the rank.
+        own: The update of this rank; only its `ids` and `rank` are used.
+        received: The updates of other ranks, at least one, in ascending order of the rank.
         value: [N, ...], the table of this rank, or an object that is indexed by an array of ids.
 
     Returns:

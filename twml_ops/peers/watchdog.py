@@ -60,7 +60,8 @@ class Watchdog:
         self._thread.join()
 
     def _watch(self) -> None:
-        # A block that ends wakes nobody: the thread finds out at the deadline that it expected.
+        # The end of a block wakes no thread: the watchdog finds out at the deadline that it
+        # expected.
         with self._condition:
             while self._is_open:
                 if not self._calls:

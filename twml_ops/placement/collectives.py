@@ -43,7 +43,7 @@ def gather_per_replica(tensors: Sequence[tf.Tensor]) -> list[Tensors]:
         tensors: The tensors of this replica.
 
     Returns:
-        For each tensor, those of all replicas, in the order of the replicas.
+        For each tensor, the tensors of all replicas, in the order of the replicas.
     """
     if num_replicas() == 1:
         return [(t,) for t in tensors]

@@ -1,4 +1,4 @@
-"""The entries of a batch in CSR form, and those of them that belong to one shard of a table."""
+"""The entries of a batch in CSR form, and the entries that belong to one shard of a table."""
 
 from __future__ import annotations
 

@@ -43,7 +43,8 @@ def constant_of(initializer: Any) -> float | None:
 def initial_rows(
     initializer: Any, shape: Sequence[int], dtype: str
 ) -> Iterator[tuple[int, tf.Tensor]]:
-    """The initial values of a table, equal bit for bit to those of a table that is made at once.
+    """The initial values of a table, equal bit for bit to the values of a table that is made at
+    once.
 
     Random initializers of Keras are evaluated some rows at a time. Others, such as functions, are
     evaluated at once, which takes the memory of the whole table.
@@ -51,7 +52,7 @@ def initial_rows(
     Args:
         initializer: of Keras, or a function of shape and dtype.
         shape: [N, D].
-        dtype: of the table.
+        dtype: the type of the table.
 
     Yields:
         The first row and the values [count, D] of neighboring rows, in order.
@@ -75,7 +76,7 @@ def _is_elementwise_after(random: tf.Operation, operations: Sequence[tf.Operatio
 
     Args:
         random: the random op.
-        operations: of its graph, each after its inputs.
+        operations: the operations of its graph, each after its inputs.
     """
     later = {random}
     for op in operations:

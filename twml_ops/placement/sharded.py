@@ -19,8 +19,8 @@ from twml_ops.placement.whole_values import show_whole
 class ShardedPlacement(Placement):
     """Replica s of k holds the rows of the ids with id mod k = s, about N / k rows.
 
-    The entries of all batches are gathered on every replica. Each replica multiplies those of its
-    own rows, for all examples, and a reduce-scatter gives every replica the products of its own
+    The entries of all batches are gathered on every replica. Each replica multiplies the entries of
+    its own rows, for all examples, and a reduce-scatter gives every replica the products of its own
     examples. The gradient of a shard is computed from the gathered batch, so it already is the sum
     over all replicas.
 

@@ -50,7 +50,7 @@ class Tiered:
 
     Each row of the file has the weights and the optimizer's slots. A row that a batch needs is read
     into the cache, where it is used and updated; a changed row that leaves the cache is written
-    back in the background. Results are those of a table in memory, bit for bit. The cache is
+    back in the background. Results are bit for bit the same as with a table in memory. The cache is
     set-associative, with sets of 16 rows. All distinct ids of a batch must fit into it.
 
     The file is scratch memory of the running process: save the model, or write checkpoints.
@@ -104,7 +104,7 @@ class Tiered:
         return dataclasses.asdict(self)
 
     def memory_bytes(self, num_rows: int, row_bytes: int) -> int:
-        """The memory that a table takes, at most: the rows of its cache and those that are read
+        """The memory that a table takes, at most: the rows of its cache and the rows that are read
         ahead, with what is known of each; the place of each row in the file; and the buffers of
         reads and writes. The gradients and sorted ids of a step are not part of it.
 
@@ -169,8 +169,8 @@ class Tiered:
 class TieredPlacement(Placement):
     """The rows of a table are in a file; a variable [C, D] is the cache of C rows.
 
-    The variable is no table: reading or writing it raises an error. The ids of gradients are those
-    of the table [N, D].
+    The variable is no table: reading or writing it raises an error. Gradients have ids of the table
+        [N, D].
 
     Args:
         storage: where the rows are.
@@ -402,7 +402,7 @@ class LargeTables(Placement):
     For `placement_scope`, with models whose layers have no argument `storage`.
 
     Args:
-        storage: of each table with more than `storage.cache_rows` rows.
+        storage: the storage of each table with more than `storage.cache_rows` rows.
     """
 
     def __init__(self, storage: Tiered) -> None:
@@ -476,7 +476,7 @@ def storage_of(argument: Tiered | Mapping[str, Any] | None) -> Tiered | None:
     """The `storage` argument of a layer, which may be the config of a `Tiered`.
 
     Args:
-        argument: of the layer.
+        argument: the argument of the layer.
 
     Returns:
         The storage, or None.

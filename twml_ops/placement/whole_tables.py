@@ -30,7 +30,7 @@ def copy_weights(before: Sequence[Any], after: Sequence[Any]) -> None:
 
     Args:
         before: variables.
-        after: as many variables of the same shapes; those of tables are of whole tables.
+        after: as many variables of the same shapes; shapes of tables are of whole tables.
     """
     for source, target in zip(before, after, strict=True):
         from_place, to_place = placement_of(source), placement_of(target)

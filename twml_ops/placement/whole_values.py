@@ -74,7 +74,7 @@ def show_whole(variable: Any, place: Placement) -> None:
 
     Keras copies, saves and restores weights and slots by `shape`, `numpy` and `assign` of their
     variables (`get_weights`, `.weights.h5`, `EarlyStopping`, ...), also within other optimizers
-    that know nothing of placements. From now on these are those of the whole table or slot. Ops of
+    that do not use placements. From now on these refer to the whole table or slot. Ops of
     this package use the `tf.Variable` of each replica, which does not change. In Keras 2 Keras has
     the variable of the ops itself. That of a table in a file continues to refuse to be read.
 

@@ -2,7 +2,7 @@
 
 The profile that decides is that of MTrainS ("MTrainS: Improving DLRM training efficiency using
 heterogeneous memories", arXiv:2305.01515): the bandwidth that a table needs and the locality of its
-accesses. The hit rates are those of a cache of the least recently used rows for each size.
+accesses. The hit rates assume a cache that drops the least recently used rows, for each size.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ import numpy.typing as npt
 
 @dataclasses.dataclass(frozen=True)
 class TableDemand:
-    """What a training asks of one table.
+    """The accesses of a training to one table.
 
     Attributes:
-        name: of the table.
-        rows: of the table.
-        row_bytes: of a row with its slots.
+        name: the name of the table.
+        rows: the number of rows of the table.
+        row_bytes: the bytes of a row with its slots.
         reads_per_second: rows that are read; as many are written.
-        least_rows: rows that a cache must hold at least, those of one step.
+        least_rows: rows that a cache must hold at least, which are the rows of one step.
         sizes: int64 [S], ascending numbers of rows in a cache.
         hit_rates: float64 [S], the share of the reads that a cache of that size serves.
     """
@@ -45,10 +45,10 @@ class TableDemand:
 
 @dataclasses.dataclass(frozen=True)
 class TierChoice:
-    """Where a table goes.
+    """The place of a table.
 
     Attributes:
-        name: of the table.
+        name: the name of the table.
         in_memory: whether the whole table is in memory; otherwise it is in a file.
         cached_rows: rows in memory.
         bytes: memory that the table takes.

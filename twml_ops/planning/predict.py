@@ -22,7 +22,7 @@ from twml_ops.planning.traffic import (
 from twml_ops.planning.work import work_alone, work_in_cluster
 
 FRAME_BYTES = 1514  # of a full Ethernet frame
-HEADER_BYTES = 66  # of a frame: those that carry no data
+HEADER_BYTES = 66  # bytes of a frame that carry no data
 WIRE_OVERHEAD = FRAME_BYTES / (FRAME_BYTES - HEADER_BYTES)
 MIN_SPEEDUP = 0.02  # by which share another server has to shorten a step to be chosen
 

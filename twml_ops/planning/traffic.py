@@ -1,6 +1,6 @@
 """The messages of a step for each strategy (see docs/plan.md).
 
-The sizes are those of the contents: ids, counts, values and weights, without the headers of RPC and
+The sizes count the contents: ids, counts, values and weights, without the headers of RPC and
 TCP.
 """
 

@@ -51,7 +51,7 @@ class Choice(abc.ABC):
         """
 
     def mixed(self, x: Any) -> list[Any]:
-        """What `combine` needs of all candidates, as Keras tensors.
+        """The outputs of all candidates for `combine`, as Keras tensors.
 
         Args:
             x: The input.
@@ -65,7 +65,7 @@ class Choice(abc.ABC):
         """The weighted candidates. At weights with a single 1 it equals `chosen`.
 
         Args:
-            tensors: Those of `mixed`.
+            tensors: The outputs of the K candidates, from `mixed`.
             weights: Float [K], not negative, with the sum 1.
 
         Returns:

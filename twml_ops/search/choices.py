@@ -16,9 +16,9 @@ from twml_ops.search.flops import count_flops
 class Interaction(Choice):
     """Whether a network has a module of DHEN: [B, F, D] → [B, outputs, D], or nothing.
 
-    The module is `layers.DHENBlock([module], outputs)`, side by side with those of other choices
-    (`models.dhen` with the ensemble "parallel"). While the search trains, its output is multiplied
-    by the weight of the candidate True.
+    The module is `layers.DHENBlock([module], outputs)`, side by side with the modules of other
+    choices (`models.dhen` with the ensemble "parallel"). While the search trains, its output is
+    multiplied by the weight of the candidate True.
 
     Args:
         module: "attention", "convolution", "cross" or "dot", or a layer [B, F, D] → [B, L, D] of

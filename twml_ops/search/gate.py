@@ -16,7 +16,7 @@ class Gate(tf.keras.layers.Layer):
     With logits α [..., K], the temperature τ and Gumbel noise g = -log(-log u), u uniform in
     (0, 1), the weights of a training step are softmax((α + g) / τ) (Jang et al. 2017, "Categorical
     Reparameterization with Gumbel-Softmax"; Maddison et al. 2017). One sample is drawn for all
-    examples of a batch. In inference, the weights are those that `fix` gave.
+    examples of a batch. In inference, the weights are the ones that `fix` set.
 
     Args:
         choice: The choice.

@@ -20,7 +20,7 @@ from twml_ops.search.supernet import Supernet
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """How a search trains.
+    """The settings of the training in a search.
 
     Attributes:
         costs: What is added to the loss: for each of flops, bytes and latency the factor of the
@@ -80,7 +80,7 @@ class Epoch:
         validation_loss: The same of the steps of the logits, without costs; NaN in the warm-up.
         searching: Whether it is not of the warm-up.
         temperature: τ.
-        costs: Expected costs, divided by those of the largest network.
+        costs: Expected costs, divided by the costs of the largest network.
     """
 
     number: int
@@ -93,7 +93,7 @@ class Epoch:
 
 @dataclasses.dataclass(frozen=True)
 class SearchResult:
-    """What a search found.
+    """The result of a search.
 
     Attributes:
         architecture: The candidate of each choice.

@@ -28,7 +28,7 @@ class Supernet:
 
     Attributes:
         model: Features to probabilities, as of `models.dhen`; in training with random weights of
-            the candidates, in inference with those of `fix`.
+            the candidates, in inference with the weights that `fix` has set.
         gates: The layers that have the logits of the candidates, by the name of the choice.
         costs: The costs of the networks.
     """

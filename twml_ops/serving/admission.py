@@ -1,4 +1,4 @@
-"""Bounds the requests that are computed and those that wait."""
+"""Bounds the requests that are computed and the requests that wait."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ REASONS = ("deadline", "evicted", "headers", "body", "pipelined", "malformed")
 
 
 class ConnectionLimits:
-    """The bounds of the connections of a listener, and those that wait for their clients.
+    """The bounds of the connections of a listener, and the connections that wait for their clients.
 
     When there are too many connections, the one that has waited longest for its client gives way,
     so that silent and slow clients cannot keep others out. If the server computes a request of

@@ -27,7 +27,7 @@ class HttpServer(uvicorn.Server):
 
     Args:
         application: the ASGI application.
-        options: those of the server.
+        options: the options of the server.
         limits: the bounds.
     """
 

@@ -1,9 +1,9 @@
 """The protocol messages of TensorFlow Serving that the server understands.
 
 They are described in a pool of their own: TensorFlow registers messages with the same names in the
-default pool, in the same process. Names and numbers of fields are those of the files tensor.proto,
-tensor_shape.proto, types.proto and meta_graph.proto of TensorFlow, and of those in
-tensorflow_serving/apis and tensorflow_serving/util. Fields that are not listed are ignored.
+default pool, in the same process. Names and numbers of fields are the same as in the files
+tensor.proto, tensor_shape.proto, types.proto and meta_graph.proto of TensorFlow, and in the files
+of tensorflow_serving/apis and tensorflow_serving/util. Fields that are not listed are ignored.
 """
 
 from __future__ import annotations

@@ -66,11 +66,11 @@ def _size(file: Path) -> int:
 
 @dataclass(eq=False)
 class ProcessCounts(Collector):
-    """What the parent of several processes counts, which each of them reports.
+    """The counts of the parent of several processes, which each of them reports.
 
     Attributes:
         wanted: number of processes that should serve.
-        serving: number of those that do.
+        serving: number of processes that serve.
         served: processes that have ended after they served.
         in_vain: processes that have ended before they served.
     """
@@ -279,7 +279,7 @@ class Metrics:
         Args:
             model: name of the model.
             version: its version.
-            step: of its training; None if it does not say.
+            step: the step of its training; None if it does not say.
         """
         self._version.labels(model).set(version)
         self._step.labels(model).set(-1 if step is None else step)

@@ -35,7 +35,7 @@ class Model:
 
     Args:
         folder: the folder of the model, or of its numbered versions.
-        options: those of the server.
+        options: the options of the server.
         on_load: called with True when a version has been loaded, with False when that failed.
     """
 

@@ -63,7 +63,7 @@ class ServerProcesses:
 
     Args:
         folder: see `Server`.
-        options: those of each process.
+        options: the options of each process.
         count: number of processes.
         target: the function of a process. It is called with the folder, the options, and a function
             to be called when the ports are open; it serves until SIGTERM. Processes import it.
@@ -161,7 +161,7 @@ class ServerProcesses:
         wait(events, None if due == math.inf else max(0.0, due - time.monotonic()))
 
     def _look(self, first: bool) -> None:
-        """Finds the processes that serve now, and those that have ended."""
+        """Finds the processes that serve now, and the processes that have ended."""
         for place in self._places:
             if place.ready is not None and place.ready.poll():
                 with contextlib.suppress(EOFError):  # it has ended instead

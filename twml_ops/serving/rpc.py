@@ -143,7 +143,7 @@ class GrpcServer:
         return port
 
     async def stop(self, grace: float) -> None:
-        """Takes no further requests, and waits for those that run.
+        """Takes no further requests, and waits for the ones that run.
 
         Args:
             grace: seconds to wait.
@@ -268,7 +268,7 @@ def _write_spec(spec: Any, name: str, number: int, signature: str = "") -> None:
 
 
 class _Parsed(NamedTuple):
-    """A request whose names are those of the model, and whose tensors have a shape and a type."""
+    """A request with names that the model has, and tensors that have a shape and a type."""
 
     request: Any
     version: Version

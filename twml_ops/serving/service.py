@@ -30,8 +30,8 @@ class Service:
 
     Args:
         model: the model.
-        options: those of the server.
-        metrics: those of the server.
+        options: the options of the server.
+        metrics: the metrics of the server.
     """
 
     def __init__(self, model: Model, options: ServerOptions, metrics: Metrics) -> None:
@@ -110,14 +110,14 @@ class Service:
         return await loop.run_in_executor(self._loader, self.model.refresh)
 
     async def reload(self) -> bool:
-        """The same, and tries damaged versions again; those who wait for it share one look."""
+        """Looks for versions and tries damaged ones again; callers that wait share the result."""
         if self._next_look is None:
             self._next_look = asyncio.create_task(self._look())
         return await asyncio.shield(self._next_look)
 
     async def _look(self) -> bool:
         def look() -> bool:
-            self._next_look = None  # who calls from now on needs a later look
+            self._next_look = None  # calls from now on need a later look
             return self.model.refresh(retry=True)
 
         return await asyncio.get_running_loop().run_in_executor(self._loader, look)
@@ -151,7 +151,7 @@ class Held:
         """Counts the bytes of a request that is not short.
 
         Args:
-            size: those that have arrived.
+            size: the number of bytes that have arrived.
 
         Raises:
             Overloaded: all such requests together have too many.

@@ -84,7 +84,7 @@ class Tensor:
     def bytes(self, item: int = 0) -> int:
         """The bytes of the array, without making it.
 
-        Those of texts are 8 for each, and what repeated ones have.
+        Texts count 8 bytes each, and what repeated ones have.
 
         Args:
             item: least number of bytes of an item, such as that of the type that it is cast to.

@@ -80,7 +80,7 @@ class Version:
         Args:
             folder: its folder.
             number: its number.
-            options: those of the server.
+            options: the options of the server.
 
         Raises:
             OSError: a file cannot be read.
@@ -118,7 +118,7 @@ class Version:
 
     @property
     def statistics(self) -> TableStatistics:
-        """What the scorer has read of tables in files."""
+        """The counts of what the scorer has read of tables in files."""
         return self.scorer.statistics
 
     def predict_json(self, body: Any) -> Prediction:
@@ -186,7 +186,7 @@ class Version:
 
 
 def _update(program: dict[str, Any]) -> str:
-    """What a version has: changed rows, or all arrays and the reason."""
+    """A text for logs: the version has changed rows, or all arrays and the reason."""
     if "base" in program:
         return f"changed rows of {program['base']['folder']}"
     return f"whole: {program['whole']}" if "whole" in program else "whole"

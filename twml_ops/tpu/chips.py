@@ -34,7 +34,7 @@ class Chip(NamedTuple):
 
     The two cores of a v4 or v5p chip are one device ("megacore"). The figures of TPUs are from
     https://cloud.google.com/tpu/docs/system-architecture-tpu-vm and the pages of each generation,
-    those of GPUs from NVIDIA's data sheets, without sparsity.
+    the figures of GPUs from NVIDIA's data sheets, without sparsity.
 
     Attributes:
         name: The name in Google Cloud, such as "v5e", or that of the GPU, such as "H100".

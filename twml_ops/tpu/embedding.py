@@ -1,4 +1,4 @@
-"""Converts a model's tables to those of `tf.tpu.experimental.embedding`, and back."""
+"""Converts a model's tables to tables of `tf.tpu.experimental.embedding`, and back."""
 
 from __future__ import annotations
 

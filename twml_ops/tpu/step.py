@@ -18,7 +18,7 @@ _NODE = re.compile(r"\{\{(?:function_)?node ([^}]+)\}\}")
 
 
 class CompileProblem(NamedTuple):
-    """What does not compile.
+    """An op that does not compile.
 
     Attributes:
         layer: The name of the layer that it comes from; None if that is unknown.

@@ -31,7 +31,7 @@ def create(name: str, threads: int) -> Peer:
     """A peer by its name.
 
     Args:
-        name: of the peer.
+        name: the name of the peer.
         threads: number of threads that it may use.
 
     Raises:

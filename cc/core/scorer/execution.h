@@ -29,8 +29,8 @@ class Execution {
   Status RunRows(int64_t begin, int64_t end, Workspace* workspace,
                  const FetchedRows* fetched = nullptr, int64_t block = 0) const;
 
-  // Lists the rows of tables in files that the user and the rows [begin, end) need. The user's are
-  // those of block 0, and the first block of rows has the number 1.
+  // Lists the rows of tables in files that the user and the rows [begin, end) need. The rows of the
+  // user are block 0, and the first block of rows has the number 1.
   Status Collect(int64_t begin, int64_t end, Workspace* workspace);
 
  private:

@@ -88,7 +88,7 @@ class FieldQuantilesStep : public Step {
 
  private:
   std::vector<float> finite_;          // the finite boundaries of all columns
-  std::vector<int64_t> splits_ = {0};  // where those of each column begin
+  std::vector<int64_t> splits_ = {0};  // where the boundaries of each column begin
 };
 
 // clip(sign(x) * log(1 + |x|) * scale + offset)

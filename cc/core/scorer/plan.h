@@ -32,7 +32,7 @@ struct PlanKey {
 enum class Variation : uint8_t {
   kVarying,
   kConstant,  // all rows are the same
-  kSplit,     // entries: those of the user, followed by those of a row
+  kSplit,     // entries of the user, followed by entries of a row
 };
 
 class Plan;
@@ -72,7 +72,7 @@ class Plan {
   }
   const std::vector<RowShape>& shapes() const { return shapes_; }
   Variation variation(Register r) const { return variations_[r]; }
-  // In order: the steps that are computed once, and those of each block.
+  // In order: the steps that are computed once, and the steps of each block.
   const std::vector<const Step*>& once() const { return once_; }
   const std::vector<const Step*>& each() const { return each_; }
   // Of these, the steps that read files and those on which the ids of their rows depend.

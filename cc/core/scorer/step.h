@@ -202,7 +202,7 @@ class Step {
 
   virtual SplitEntries split_entries() const { return SplitEntries::kRefused; }
 
-  // Sets the shapes of the dense outputs from those of the inputs.
+  // Sets the shapes of the dense outputs from the shapes of the inputs.
   virtual Status Shape(Shapes* shapes) const = 0;
   // Computes the outputs of a block. Fails only if entries of the request are invalid.
   virtual Status Run(const Frame& frame) const = 0;

@@ -284,7 +284,7 @@ StepReader::CheckedFile StepReader::Find(const Json* file, bool base, const char
   return out;
 }
 
-// Large arrays that are mapped are not read as a whole, except those of changed rows, which are
+// Large arrays that are mapped are not read as a whole, except arrays with changed rows, which are
 // copied.
 Status StepReader::OpenChecked(const CheckedFile& file, ArrayPlace place, bool even_mapped,
                                ArrayFile* out) {

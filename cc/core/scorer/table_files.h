@@ -20,7 +20,7 @@
 
 namespace twml::scorer {
 
-// One table: an array in a file, some rows of which may be replaced by those of another file.
+// One table: an array in a file, some rows of which may be replaced by rows of another file.
 class FileTable {
  public:
   // `rows` are the numbers of the replaced rows, in ascending order, which are in the file
@@ -66,8 +66,8 @@ class TableFiles {
   bool uses_io_uring() const { return !empty() && process().reader.uses_io_uring(); }
   int64_t cache_bytes() const;
 
-  // Brings the rows that `fetched` lists into its memory. Rows that are not in the cache are read
-  // at once, those of all tables; a part of a file that has several of them is read once.
+  // Brings the rows that `fetched` lists into its memory. Rows of all tables that are not in the
+  // cache are read at once; a part of a file that has several of them is read once.
   Status Fetch(FetchedRows* fetched) const;
 
   void CountSum(bool hit) const { ++(hit ? sum_hits_ : sum_misses_); }

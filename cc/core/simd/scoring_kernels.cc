@@ -342,7 +342,7 @@ inline Integers LoadCodes(const uint8_t* p) {
 }
 
 // Sums kVecs vectors of bytes that begin at `at` in the codes. Of 4 bits, `out` gets the sums of
-// the low halves and `high` those of the high ones.
+// the low halves and `high` the sums of the high ones.
 template <int kBits, int kVecs>
 __attribute__((always_inline)) inline void SumCodesBlock(const uint8_t* rows, int64_t row_bytes,
                                                          int64_t at, const int64_t* ids,

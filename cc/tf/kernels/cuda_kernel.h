@@ -48,7 +48,7 @@ inline absl::Status ErrorOf(const TwmlCudaErrors& errors) {
     found.push_back(absl::StrCat(errors.bad_values, " values are not finite"));
   }
   if (errors.unknown_ids > 0) {
-    found.push_back(absl::StrCat(errors.unknown_ids, " ids are not those of adapted features"));
+    found.push_back(absl::StrCat(errors.unknown_ids, " ids are not ids of adapted features"));
   }
   if (errors.bad_boundary_splits > 0) {
     found.push_back(

@@ -141,7 +141,7 @@ struct CudaGroups {
   }
 };
 
-// The groups in a tensor, which must be those of a batch for a table with input_dim rows, made on
+// The groups in a tensor, which must be made of a batch for a table with input_dim rows, made on
 // the device that runs this op. Groups of the host have another type.
 absl::Status ReadGroups(OpKernelContext* ctx, const Tensor& tensor, int64_t input_dim,
                         const CudaGroups** groups) {

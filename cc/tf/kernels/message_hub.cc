@@ -302,7 +302,7 @@ void MessageHub::Serve(int64_t session, const std::shared_ptr<Socket>& socket) {
     SetOptions(socket->descriptor);
     Open(session, socket);
     if (WriteAll(socket->descriptor, {BufferOf(&session)})) Read(session, socket);
-  } catch (const std::bad_alloc&) {  // the peer gets an error, and so does who waits for it
+  } catch (const std::bad_alloc&) {  // the peer gets an error, and so do the calls that wait for it
   }
   Close(session);
 }

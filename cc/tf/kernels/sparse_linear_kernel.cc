@@ -86,9 +86,9 @@ class SparseLinearWeightsGradOp : public Kernel {
     const GroupedBatch<Id>* groups;
     TF_RETURN_IF_ERROR(ReadGroups(ctx, &groups));
     if (groups != nullptr && groups->num_entries != batch.num_entries()) {
-      return absl::InvalidArgumentError(absl::StrCat("groups must be those of the ",
-                                                     batch.num_entries(), " entries, got those ",
-                                                     "of ", groups->num_entries));
+      return absl::InvalidArgumentError(
+          absl::StrCat("groups must be made of the ", batch.num_entries(),
+                       " entries, got groups of ", groups->num_entries));
     }
     absl::Status allocated;
     const auto rows = rows_.Allocate(ctx, ctx->input(3).shape(), &allocated);

@@ -35,7 +35,7 @@ REGISTER_OP("Twml>AttachSlots")
     .Attr("num_slots: int >= 0")
     .SetIsStateful()
     .SetShapeFn(NoOutput)
-    .Doc("Keeps the rows of slots beside those of the table. All of them get an initial value.");
+    .Doc("Keeps the rows of slots beside the rows of the table. All of them get an initial value.");
 
 REGISTER_OP("Twml>PrefetchRows")
     .Input("rows: resource")

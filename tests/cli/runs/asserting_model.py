@@ -15,7 +15,7 @@ class Asserting(tf.keras.layers.Layer):
             return tf.identity(x)
 
     def compute_output_shape(self, shape):
-        """The same."""
+        """The shape of the input."""
         return shape
 
 

@@ -24,7 +24,7 @@ class Signalling(tf.keras.layers.Layer):
         return x + zero
 
     def compute_output_shape(self, shape):
-        """The same."""
+        """The shape of the input."""
         return shape
 
 

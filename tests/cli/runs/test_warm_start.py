@@ -74,7 +74,7 @@ def test_a_start_from_a_run_is_better_than_none(day_1, tmp_path):
 
 def test_saved_slots_are_those_of_the_next_run(day_1, tmp_path):
     data = write_libsvm(tmp_path / "2.svm", 200, seed=1)
-    # A rate that changes nothing: the slots of the second run are those of the first, and grow.
+    # A rate that changes nothing: the second run begins with the slots of the first, and they grow.
     run = train(data, tmp_path / "run", "--from", str(day_1), "--learning-rate", "1e-30")
     assert run.facts["save_slots"]
     first, second = slots(day_1), slots(tmp_path / "run")
@@ -166,7 +166,7 @@ def test_other_features_are_refused(day_1, tmp_path, capsys):
     other = write_criteo(tmp_path / "other.tsv", 200)
     for data, message in (
         (wide, "the index must be at most 8, the size of the training data's id space"),
-        (other, "adds continuous features to those of the training data: I1, I10"),
+        (other, "adds continuous features to the features of the training data: I1, I10"),
     ):
         with pytest.raises(SystemExit):
             train(data, tmp_path / "run", "--from", str(day_1))

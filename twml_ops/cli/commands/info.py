@@ -22,7 +22,7 @@ def info(
 ) -> None:
     """Shows a finished run, the options of a model, or the installation.
 
-    The options of a model are those of `twml-ops train --set`, with their defaults. The
+    The options of a model are the ones that `twml-ops train --set` takes, with their defaults. The
     installation lists the names of models, optimizers and sources that options accept.
     """
     from twml_ops.cli.runs.info import show_info

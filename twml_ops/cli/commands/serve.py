@@ -51,7 +51,7 @@ def serve(
         int,
         typer.Option(
             min=1,
-            help="Processes that serve on the same ports. The other limits are those of each.",
+            help="Processes that serve on the same ports. The other limits hold for each process.",
         ),
     ] = 1,
     threads: Annotated[

@@ -51,7 +51,7 @@ def train(
             "--from",
             metavar="RUN",
             help="Go on with the training of a finished run, on other --data with the same "
-            "features. The model and the defaults of all other options are those of the run.",
+            "features. The model and the defaults of all other options are taken from the run.",
             show_default=False,
         ),
     ] = RunConfig.from_run,

@@ -38,8 +38,8 @@ class MetricRow(NamedTuple):
         key: its name in metrics.json.
         name: its name in tables.
         values: one for each column; empty where the column does not have the metric.
-        value: that of all labels, after a calibration if there is one.
-        note: what it means.
+        value: the mean over all labels, after a calibration if there is one.
+        note: a text that says what the metric means.
     """
 
     key: str
@@ -53,7 +53,7 @@ class MetricTable(NamedTuple):
     """The metrics of a run as text.
 
     Attributes:
-        headings: of the columns; a single one is empty.
+        headings: the headings of the columns; the heading of a single column is empty.
         rows: one for each metric.
     """
 

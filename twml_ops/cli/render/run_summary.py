@@ -44,7 +44,7 @@ def print_model(
 
     Args:
         console: terminal for the output.
-        name: of the model.
+        name: the name of the model.
         weights: their number.
         optimizer: name of the optimizer.
         trees: for each layer of boosted trees the number of ensembles and the trees of the largest.
@@ -151,7 +151,7 @@ def print_metrics(
     Args:
         console: where to print.
         metrics: value by name, as in metrics.json.
-        by_label: metrics of each label; those of several labels have columns of their own.
+        by_label: metrics of each label; several labels have a column each.
         before: the same before a calibration, for more columns; None: there was none.
     """
     found = metric_table(metrics, by_label, before)

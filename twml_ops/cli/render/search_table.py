@@ -20,7 +20,7 @@ def print_header(console: Console, data: str, held_out: str) -> None:
 
 
 def print_epoch(console: Console, epoch: Epoch) -> None:
-    """Prints the row of a pass. Costs are shares of those of the largest network."""
+    """Prints the row of a pass. Costs are shares of the costs of the largest network."""
     held_out = f"{epoch.validation_loss:.5f}" if epoch.searching else "warm-up"
     costs = " ".join(f"{name} {share:.1%}" for name, share in epoch.costs.items())
     console.print(

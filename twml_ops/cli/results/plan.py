@@ -15,9 +15,9 @@ class Plan:
         job: the job, with the recommended batch size.
         cluster: the cluster.
         compute: measured times and costs.
-        predictions: that of each strategy.
+        predictions: the prediction for each strategy.
         choice: the recommended axis and servers.
-        examples_per_second_by_batch: those of the best choice for each batch size.
+        examples_per_second_by_batch: the speed of the best choice for each batch size.
         hosts_to_break_even: number of hosts from which a cluster is faster than one host; None: no
             number is, or the speed of one host is not known.
     """

@@ -47,7 +47,7 @@ class RunResult:
         return scoring.metrics_by_label(self.scores)
 
     def metrics_before(self) -> dict[str, dict[str, float]] | None:
-        """Those before the calibration; None if the run has no calibration."""
+        """The metrics before the calibration; None if the run has no calibration."""
         before = self.uncalibrated_scores
         return None if before is None else scoring.metrics_by_label(before)
 

@@ -14,17 +14,17 @@ class TableProfile:
     """How a training reads one table.
 
     Attributes:
-        name: of the table.
+        name: the name of the table.
         rows: distinct ids of the data.
         is_exact: whether nothing is an estimate.
         entries_per_example: ids of an example, repeated ones included.
         reads_per_example: rows that a step reads, for each example of its batch.
-        bytes_per_second: of the rows that are read; as many are written.
-        table_bytes: of the table with its slots.
+        bytes_per_second: the bytes per second of the rows that are read; as many are written.
+        table_bytes: the bytes of the table with its slots.
         reuse_distances: quantile → distinct other rows that are read before a row is read again;
             None if no row was read twice.
         cache_rows: sizes of caches of the least recently used rows.
-        hit_rates: of each size, the share of the reads that it serves.
+        hit_rates: for each size the share of the reads that it serves.
     """
 
     name: str
@@ -42,7 +42,7 @@ class TableProfile:
         """The hit rate of a cache with a share of the rows.
 
         Args:
-            share: of the rows, in (0, 1].
+            share: the share of the rows, in (0, 1].
 
         Returns:
             The rate, interpolated between sizes that are about a fifth apart.
@@ -60,7 +60,7 @@ class DataProfile:
         batches: number of batches.
         batch_size: examples in a batch.
         shuffled: whether the order was that of `train`.
-        row_bytes: of a row with its slots.
+        row_bytes: the bytes of a row with its slots.
         examples_per_second: assumed speed of the training.
         memory_bytes: for tables and caches.
         file_reads_per_second: rows that the device of the file can read; None: not known.

@@ -12,7 +12,7 @@ def table(folder: Path) -> str:
     """The valid checkpoints as text.
 
     Args:
-        folder: of the checkpoints.
+        folder: the folder of the checkpoints.
 
     Returns:
         A header and one line for each, from the oldest to the newest.
@@ -36,7 +36,7 @@ def problems(folder: Path) -> Iterator[tuple[str, str | None]]:
     """Verifies the checkpoints one after the other.
 
     Args:
-        folder: of the checkpoints.
+        folder: the folder of the checkpoints.
 
     Yields:
         The name of each, and what is wrong with it; None: nothing.

@@ -39,7 +39,7 @@ class RunCheckpoints:
     """The folder OUT.checkpoints of a run.
 
     Args:
-        folder: of the checkpoints.
+        folder: the folder of the checkpoints.
         config: configuration of the run, with which it can be continued.
         options: when to write, and whether to continue.
         overwrite: whether checkpoints of an earlier run are removed.
@@ -88,7 +88,7 @@ class RunCheckpoints:
         """A member of an ensemble that an earlier process has trained.
 
         Args:
-            number: of the member, from 0.
+            number: the number of the member, from 0.
 
         Returns:
             The member; None if it is not trained yet.
@@ -102,7 +102,7 @@ class RunCheckpoints:
         """Keeps a member of an ensemble, from which a run that is continued does not start again.
 
         Args:
-            number: of the member, from 0.
+            number: the number of the member, from 0.
             fitted: the member, as it was trained.
         """
         if not self.wanted:
@@ -157,7 +157,7 @@ class RunCheckpoints:
             schema: its features.
             served: the model that is published: `model`, or one with the same weights.
             examples: number of examples in an epoch.
-            seed: of the order of the examples.
+            seed: the seed of the order of the examples.
             phase: "choice" of the number of epochs, "fit" for this number, or "member N" for the
                 same of another member of an ensemble.
             states: other callbacks with a state, by name.
@@ -285,7 +285,7 @@ def unfinished_run(folder: object) -> UserError:
     """The error of a run whose folder has the checkpoints of another one.
 
     Args:
-        folder: of the checkpoints.
+        folder: the folder of the checkpoints.
     """
     return UserError(
         f"{folder}: has checkpoints of a run that has not finished: use --resume to "

@@ -61,8 +61,8 @@ def choose(
         parts: the same in two parts; None: there are no validation data.
         logs: folder of the TensorBoard logs of the run.
         console: terminal for the output.
-        checkpoints: those of the run, with what was chosen before the run was stopped; None: there
-            are none.
+        checkpoints: the checkpoints of the run, with what was chosen before the run was stopped;
+            None: there are none.
         second: configuration with the second model; None: there is none.
 
     Raises:

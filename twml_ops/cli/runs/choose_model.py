@@ -86,8 +86,8 @@ def choose_model(
         parts: training data and validation data; None: there are too few examples.
         log_dir: folder of the TensorBoard logs, with one folder for each trial.
         console: terminal for the output.
-        checkpoints: those of the run, which keep the trials that are done. A run that is continued
-            does not repeat them, and their time counts. None: none are kept.
+        checkpoints: the checkpoints of the run, which keep the trials that are done. A run that is
+            continued does not repeat them, and their time counts. None: none are kept.
 
     Returns:
         (the configuration with the chosen model, its number of epochs, the trials).
@@ -124,7 +124,7 @@ def choose_model(
 
 
 def _options(config: RunConfig, any_learning_rate: bool) -> Iterator[str]:
-    """What is improved: the options with a ladder that the model has."""
+    """The options of the model that are improved: the ones that have a ladder of values."""
     if any_learning_rate:
         yield LEARNING_RATE
     known = options_of(models.get(config.model))
@@ -153,7 +153,7 @@ class _Search:
 
     @property
     def first_note(self) -> str:
-        """Why the first trial failed."""
+        """The reason why the first trial failed."""
         return self._results[0].trial.note
 
     def result(self) -> ModelChoice:

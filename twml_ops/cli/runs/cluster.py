@@ -81,7 +81,7 @@ def with_model(config: RunConfig) -> RunConfig:
 
 
 def differences(asked: RunConfig, schema: Schema, who: str) -> str | None:
-    """What is trained otherwise than one process would train it with the same command.
+    """The differences to what one process would train with the same command.
 
     Args:
         asked: what the user chose.
@@ -181,7 +181,7 @@ def steps_of(train: Source, config: RunConfig, epochs: int) -> tuple[int, int]:
 
 @dataclasses.dataclass(frozen=True)
 class WorkerData:
-    """What a worker reads of the training data.
+    """The part of the training data that a worker reads.
 
     Attributes:
         source: its part; all training data if they have so few units that the parts would differ by
@@ -223,7 +223,7 @@ def worker_batches(
     Args:
         data: what the worker reads.
         batches: makes the batches of a source from a position on, the same in each process.
-        seed: of the order of the examples.
+        seed: the seed of the order of the examples.
         batch_size: examples in a batch.
         first_batch: the number of the batch to begin with, counted over all epochs.
     """

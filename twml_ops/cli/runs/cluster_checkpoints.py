@@ -23,7 +23,7 @@ _OF_CLUSTER = ("mode", "wire_dtype", "exchange_every")
 
 
 def facts_of(config: RunConfig) -> dict[str, Any]:
-    """What must be equal in a run and in the checkpoint from which it is continued.
+    """The facts that must be equal in a run and in the checkpoint from which it continues.
 
     Args:
         config: configuration of the run.
@@ -46,9 +46,9 @@ def is_of_start(checkpoint: CheckpointReader) -> bool:
 class ClusterCheckpoints:
     """The checkpoints of a run, as its chief finds them.
 
-    A process that its supervisor has restarted continues without being told to: the checkpoints
-    have the start id of the cluster. Those of another start are treated as one process treats those
-    that it finds: they are continued with --resume, and removed with --overwrite.
+    A process that its supervisor has restarted continues without `--resume`: the checkpoints have
+    the start id of the cluster. Checkpoints of another start are treated as a single process treats
+    the ones that it finds: they are continued with --resume, and removed with --overwrite.
 
     Args:
         out: final folder of the run.
@@ -110,7 +110,7 @@ class ClusterCheckpoints:
 
 
 def _difference(checkpoint: CheckpointReader, config: RunConfig) -> str | None:
-    """Why a checkpoint is not of a run with this configuration; None: it is."""
+    """The reason why a checkpoint is not of a run with this configuration; None: it is."""
     try:
         check_facts(checkpoint, facts_of(config), may_differ=(START, *_DATA))
     except CheckpointError as e:

@@ -189,7 +189,7 @@ class ClusterRunner:
         """A function that adds the loss of each step to the learning curve."""
         this = Cluster.from_environment()
         interval = max(1, size // POINTS_PER_EPOCH // step_examples)
-        if self._options.mode != "sync":  # the other workers do steps between those of this one
+        if self._options.mode != "sync":  # the other workers do steps between the steps of this one
             interval = max(1, interval // len(this.workers))
         together = self._options.trainer_arguments()["steps_per_execution"]
         calls = max(1, interval // together)

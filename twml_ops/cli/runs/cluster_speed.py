@@ -24,13 +24,13 @@ MEMORY_SHARE = 4  # the copy, with two slots a weight, takes at most this part o
 class ClusterSpeed:
     """Measures the speed of a cluster, and once that of one process, on the host of the chief.
 
-    Trainings that soon end are not measured, nor those of models that are large for one process. A
+    Trainings that soon end are not measured, nor models that are large for one process. A
     measurement that fails has no effect on the training.
 
     Args:
         measure: () -> examples per second of one process.
         report: called with the result.
-        steps: of the run.
+        steps: the number of steps of the run.
         step_examples: examples of a step, of all workers together.
         clock: () -> seconds.
     """

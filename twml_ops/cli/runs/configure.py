@@ -40,11 +40,12 @@ def configure(file: Path | None, given: Mapping[str, Any], options: Sequence[str
         _check_warm_start(given, options, file)
         file = Path(start)
     if file is not None:
-        # A file may lack the data, but the other fields are checked as those of the file.
+        # A file may lack the data, but its other fields are checked, with the name of the file in
+        # errors.
         values = _read(file)
         fields = RunConfig.from_json({"data": "", **values}).to_json()
         _warn_of_versions(values.get("versions"))
-    if start is not None:  # the data of the earlier run are not those of this one
+    if start is not None:  # this run has other data than the earlier one
         other = ("data", "eval", "schema_file", "storage")
         fields = {k: v for k, v in fields.items() if k not in other}
     if given.get("model", fields.get("model")) != fields.get("model"):

@@ -73,8 +73,8 @@ def fit_members(
         config: configuration of the run.
         fit: trains a member.
         console: terminal for the output.
-        checkpoints: those of the run, which keep the members that are trained; None: none are
-            written.
+        checkpoints: the checkpoints of the run, which keep the members that are trained; None: none
+            are written.
 
     Returns:
         The ensemble, or the only model itself if `config.ensemble` is 1.

@@ -43,7 +43,7 @@ def score_source(
         size: number of examples, if known.
         title: label of the progress bar.
         batch_size: number of examples in a batch.
-        labels: names of the labels of the model; None: those of the data set.
+        labels: names of the labels of the model; None: the labels of the data set.
     """
     with Bar(console, title, size) as bar:
         batches = source.dataset(batch_size, layout=models.layout_of(model))

@@ -51,7 +51,7 @@ def _convert(run: Path, folder: Path, form: Format, tables: TableDtype, base: Pa
     from twml_ops.export import to_scorer, to_stock_tf
 
     trained = TrainedRun(run)
-    # Raw columns are hashed as the readers hash them now, not as those of older runs did.
+    # Raw columns are hashed as the readers hash them now, not as the readers of older runs did.
     old = trained.schema.categorical and trained.schema.hash_version == 1
     schema = None if old else trained.schema
     if form == "stock":

@@ -38,7 +38,7 @@ def final_fit(
         held_out: evaluation data, on which the first member is monitored if nothing was chosen.
         logs: folder of the TensorBoard logs of the run.
         console: terminal for the output.
-        checkpoints: those of the run; None: none are written.
+        checkpoints: the checkpoints of the run; None: none are written.
 
     Returns:
         The function. It raises `RunInterrupted` if a signal arrived after the last step of the

@@ -155,7 +155,7 @@ def new_file(out: Path, overwrite: bool = False) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def optional_file(out: Path | None, overwrite: bool = False) -> Iterator[Path | None]:
-    """The same of a file that is written only if it has a name: None otherwise."""
+    """Like `new_file`, but for a file that is written only if it has a name: None otherwise."""
     if out is None:
         yield None
     else:

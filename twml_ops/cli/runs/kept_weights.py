@@ -13,9 +13,9 @@ from twml_ops import placement
 
 
 def copy_of(model: tf.keras.Model) -> list[np.ndarray]:
-    """The weights of a model; those of tables whose rows are in files are in a file as well.
+    """The weights of a model. Weights of tables whose rows are in files are in a file as well.
 
-    That file is beside those of the tables, has no name, and is removed with the array.
+    That file is beside the files of the tables, has no name, and is removed with the array.
 
     Args:
         model: a model that is built.

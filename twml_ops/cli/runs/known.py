@@ -19,7 +19,7 @@ def learn(source: Source, before: KnownCategories | None = None) -> KnownCategor
 
     Args:
         source: the data.
-        before: those that the model has seen earlier; the new ones are added to them.
+        before: the categories that the model has seen earlier; the new ones are added to them.
 
     Returns:
         The categories of both.

@@ -34,7 +34,7 @@ class HashOptions:
         epochs: passes over the data.
         batch_size: examples in a batch.
         learning_rate: of LazyAdam.
-        seed: of the weights, the order and the clusters.
+        seed: the seed of the weights, the order and the clusters.
     """
 
     data: str

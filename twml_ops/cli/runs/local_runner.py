@@ -37,7 +37,7 @@ class LocalRunner:
         config: configuration of the run, with a learning rate.
         log_dir: folder of the TensorBoard logs; None: there are none.
         console: terminal on which the progress is shown.
-        checkpoints: those of the run; None: none are written.
+        checkpoints: the checkpoints of the run; None: none are written.
         member: number of the member of an ensemble, from 0.
     """
 

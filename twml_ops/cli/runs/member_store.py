@@ -24,7 +24,7 @@ class MemberStore:
     A member is a folder with its number, which appears by a rename when all of it is written.
 
     Args:
-        folder: of the members.
+        folder: the folder of the members.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -39,7 +39,7 @@ class MemberStore:
         """Keeps a member.
 
         Args:
-            number: of the member, from 0.
+            number: the number of the member, from 0.
             fitted: the member, as it was trained.
             config: configuration of the run.
 
@@ -55,7 +55,7 @@ class MemberStore:
         """A member that is kept.
 
         Args:
-            number: of the member, from 0.
+            number: the number of the member, from 0.
             config: configuration of the run.
 
         Returns:

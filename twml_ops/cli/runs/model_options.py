@@ -1,7 +1,7 @@
 """The model of a run: a packaged one or a function of the user, and its options.
 
-The options are the keyword-only parameters of the function that builds the model. Their types are
-those of the annotations.
+The options are the keyword-only parameters of the function that builds the model. The annotations
+are their types.
 """
 
 from __future__ import annotations

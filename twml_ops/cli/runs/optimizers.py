@@ -11,8 +11,9 @@ import tensorflow as tf
 from twml_ops import optimizers
 from twml_ops.cli.errors import UserError
 
-# Far below the squared gradients of frequent ids in a batch, and near those of ids seen once. The
-# first steps of a rare id are then proportional to its gradient, which has the effect of L2.
+# Far below the squared gradients of frequent ids in a batch, and near the squared gradients of ids
+# seen once. The first steps of a rare id are then proportional to its gradient, which has the
+# effect of L2.
 _ACCUMULATOR = 1e-5
 
 _OPTIMIZERS: dict[str, tuple[Callable[..., tf.keras.optimizers.Optimizer], float]] = {

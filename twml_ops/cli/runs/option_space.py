@@ -47,7 +47,7 @@ class Values:
 
 
 class Suggest(typing.Protocol):
-    """What is used of an `optuna.Trial`: its functions that draw a value by name."""
+    """The part of `optuna.Trial` that is used: functions that draw a value by name."""
 
     def suggest_float(self, name: str, low: float, high: float, *, log: bool) -> float:
         """A float in [low, high]."""
@@ -121,7 +121,7 @@ def _draw(trial: Suggest, name: str, values: Values) -> Any:
 
 
 def _values_of(option: ModelOption) -> Values | None:
-    """What is tried of an option; None: only its default."""
+    """The values that are tried for an option; None: only its default."""
     name, default = option.name, option.default
     if typing.get_origin(option.type) is Literal:
         texts = tuple(map(str, typing.get_args(option.type)))

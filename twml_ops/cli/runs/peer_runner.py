@@ -42,7 +42,7 @@ class PeerRunner(LocalRunner):
         config: configuration of the run, with a learning rate.
         log_dir: folder of the TensorBoard logs; None: there are none.
         console: terminal on which the progress is shown.
-        checkpoints: those of this rank; None: none are written.
+        checkpoints: the checkpoints of this rank; None: none are written.
         group: the ranks.
     """
 
@@ -110,7 +110,7 @@ class PeerCheckpoints(RunCheckpoints):
     had another size, because there were fewer ranks, begins with the epoch of its checkpoint.
 
     Args:
-        folder: of the checkpoints of this rank.
+        folder: the folder of the checkpoints of this rank.
         config: configuration of the run, with which it can be continued.
         options: when to write, and whether to continue.
         overwrite: whether checkpoints of an earlier run are removed.

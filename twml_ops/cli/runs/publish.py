@@ -25,7 +25,7 @@ class RunPublisher:
     """Publishes the checkpoints of a run, and its final model.
 
     Args:
-        folder: of the versions.
+        folder: the folder of the versions.
         config: configuration of the run.
 
     Raises:
@@ -103,7 +103,7 @@ class RunPublisher:
     def _made(
         self, model: tf.keras.Model, schema: Schema, trained: tf.keras.Model | None = None
     ) -> ScorerPublisher:
-        # Raw columns are hashed as the readers hash them now, not as those of older runs did.
+        # Raw columns are hashed as the readers hash them now, not as the readers of older runs did.
         old = schema.categorical and schema.hash_version == 1
         name = OUTPUT_NAME if len(schema.labels) == 1 else None  # labels have names
         return ScorerPublisher(

@@ -47,7 +47,7 @@ def write(folder: Path, model: tf.keras.Model) -> None:
     """Writes the slots and the step of the optimizer, without its learning rate.
 
     Args:
-        folder: of the run.
+        folder: the folder of the run.
         model: the trained model, compiled.
     """
     with CheckpointManager(folder / SLOTS, keep=1, background=False) as manager:
@@ -117,10 +117,10 @@ def _fits(variable: NamedVariable, found: CheckpointReader) -> bool:
 
 
 def _rows_of_tables(before: tf.keras.Model, after: tf.keras.Model) -> dict[int, np.ndarray]:
-    """Where the rows of each table were put, by the identity of its variable."""
+    """The new positions of the rows of each table, by the identity of its variable."""
     try:
         tables = models.enlarged_tables(before, after)
-    except ValueError:  # other layers: the slots are those of another model
+    except ValueError:  # other layers: the slots belong to another model
         return {}
     return {id(t.after): t.rows for t in tables}
 

@@ -36,7 +36,7 @@ def second_model(config: RunConfig, schema: Schema) -> RunConfig | None:
 
     Returns:
         The configuration; None if the user chose the model, if the run goes on with another one, if
-        the weights of early stopping are kept (they are those of one model), if tables are in
+        the weights of early stopping are kept (only one model has such weights), if tables are in
         files, or if there are fewer than two categorical features, whose pairs the model is for.
     """
     unsuitable = config.from_run is not None or config.storage is not None or not config.refit
@@ -59,7 +59,7 @@ def try_second_model(
         parts: training data and validation data.
         log_dir: folder of its TensorBoard logs.
         console: terminal for the output.
-        checkpoints: those of the run, which keep the result; None: it is not kept.
+        checkpoints: the checkpoints of the run, which keep the result; None: it is not kept.
 
     Raises:
         DataError: the data cannot be read.

@@ -20,7 +20,7 @@ def serve_folder(folder: Path, processes: int = 1, **options: Any) -> None:
     Args:
         folder: the folder of a scorer or of its versions.
         processes: number of processes that serve.
-        **options: those of `twml_ops.serving.ServerOptions`.
+        **options: the fields of `twml_ops.serving.ServerOptions`.
 
     Raises:
         UserError: the packages of the extra are missing, an option is wrong, the folder has no
@@ -71,7 +71,7 @@ def _serve_from_processes(folder: Path, processes: int, options: Any) -> None:
 
 
 def _serve_in_process(folder: Path, options: Any, ready: Callable[[], None]) -> None:
-    """What each of several processes does."""
+    """Serves in one of several processes."""
     from twml_ops.serving import Server
 
     _set_up_logging()

@@ -27,7 +27,8 @@ def open_pair(
 
     Raises:
         FileNotFoundError: a file does not exist.
-        DataError: data or the schema cannot be read, or their features differ from those of `like`.
+        DataError: data or the schema cannot be read, or their features differ from the features of
+            `like`.
     """
     train = open_source(data, like=like, schema=schema_file)
     if evaluation is None:

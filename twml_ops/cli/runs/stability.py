@@ -75,7 +75,7 @@ def repeat_runs(options: StabilityOptions) -> Iterator[RepeatedRuns]:
     """Trains from the same weights on the same batches, with synchronous steps and by Hogwild.
 
     Yields:
-        The results of the synchronous runs, then those of the Hogwild runs.
+        The results of the synchronous runs, then the results of the Hogwild runs.
 
     Raises:
         UserError: the optimizer is unknown.

@@ -38,7 +38,7 @@ class TablesOptions:
         memory: MB for tables and caches; None: half of this machine's memory.
         file_reads: rows a second that the device of the file can read; None: not known.
         shuffle: whether examples are read in the order of `train`.
-        seed: of the order.
+        seed: the seed of the order.
         max_ids: ids of a field up to which all results are exact.
     """
 

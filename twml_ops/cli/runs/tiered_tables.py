@@ -60,7 +60,7 @@ def read_ahead(dataset: tf.data.Dataset, model: tf.keras.Model) -> tf.data.Datas
 
 
 def num_weights(model: tf.keras.Model) -> int:
-    """The number of weights of a model, with those of rows in files.
+    """The number of weights of a model, including rows in files.
 
     Args:
         model: a Keras model, or what has its `count_params`.

@@ -111,7 +111,7 @@ def run_task(
 
 
 def _end(result: RunResult, out: Path, checkpoints: RunCheckpoints | ClusterCheckpoints) -> None:
-    """What is left to do when the folder of the run is there: no failure takes it away."""
+    """Publishes, removes checkpoints and prints, after the folder of the run is complete."""
     checkpoints.remove()
     if isinstance(checkpoints, RunCheckpoints):
         checkpoints.publish_final(result.model)
@@ -161,7 +161,8 @@ def train(
         config: configuration of the run.
         folder: folder to write to.
         out: final name of `folder`.
-        checkpoints: those of the run, if it is trained in this process; None: none are written.
+        checkpoints: the checkpoints of the run, if it is trained in this process; None: none are
+            written.
         group: the ranks of which this process is one; None: it trains without peers.
         resume: whether a cluster continues from checkpoints of another start.
         asked: what the user chose, where a cluster or peers may train something else.

@@ -22,7 +22,7 @@ class KeptTrials(NamedTuple):
     """The trials of a search that is not finished.
 
     Attributes:
-        results: those that are done, in their order.
+        results: the results of the trials that are done, in their order.
         seconds: that the search has taken.
     """
 
@@ -34,7 +34,7 @@ class TrialStore:
     """The file `trials.json` beside the checkpoints of a run.
 
     Args:
-        folder: of the checkpoints.
+        folder: the folder of the checkpoints.
     """
 
     def __init__(self, folder: Path) -> None:

@@ -29,7 +29,7 @@ _STARTUP_TRIALS = 5  # as many random trials precede the sampler's model, and th
 
 
 class Budget(NamedTuple):
-    """When a search ends.
+    """The limits of a search.
 
     Attributes:
         trials: number of trials.

@@ -17,10 +17,11 @@ from twml_ops.data import Schema, Source
 class WarmStart:
     """The model of a finished run as the start of another one.
 
-    Ids, buckets and rows of categories are those of the earlier run, and so are their weights.
+    Ids, buckets and rows of categories are taken from the earlier run, and so are their weights.
     Categories that are frequent in the new data and have no row get one (`with_new_categories`).
-    Statistics that layers collect in training, such as those of `MaxNorm`, go on. The optimizer
-    has the slots of the earlier run if that has saved them (`saved_slots`), and starts anew if not.
+    Statistics that layers collect in training, such as the maxima of `MaxNorm`, go on. The
+    optimizer has the slots of the earlier run if that has saved them (`saved_slots`), and starts
+    anew if not.
 
     Args:
         config: configuration of the new run, with `from_run`.

@@ -83,7 +83,7 @@ class ChangedShards:
         """Confirms that the checkpoint is complete. Without it the rows come again.
 
         Args:
-            name: of its folder.
+            name: the name of its folder.
             size: its bytes.
         """
         if not self._has_base:

@@ -1,6 +1,6 @@
 """Checkpoints of a run: each server writes and reads its own shards.
 
-The folders and the manifests are those of `twml_ops.checkpoint`, which commits, finds and removes
+The folders and the manifests are made by `twml_ops.checkpoint`, which commits, finds and removes
 them. The tensors are in bundles of TensorFlow: one of each server and one of the dense weights. The
 manifest says how tables were sharded, so that a run with another number of servers or another axis
 can read them. A checkpoint of changed rows is replayed on those before, shard by shard. All servers
@@ -283,7 +283,7 @@ def _without_slots(dense: dict[str, list[int]]) -> dict[str, list[int]]:
 
 
 class _Chain:
-    """A checkpoint of a cluster with those that it has the changes to."""
+    """A checkpoint of a cluster with the checkpoints that it is based on."""
 
     def __init__(self, checkpoint: CheckpointReader) -> None:
         self._newest, self._chain = checkpoint, checkpoint.chain()
@@ -384,7 +384,7 @@ def _changed_tensors(
     base: str | None,
     by_rows: list[str],
 ) -> dict[str, tf.Tensor]:
-    """What a checkpoint has of the shards of one server; adds the names of those by rows."""
+    """What a checkpoint has of the shards of one server; adds the names of shards by rows."""
     tensors: dict[str, tf.Tensor] = {}
     for name, shard in variables.items():
         if "/" in name:

@@ -95,7 +95,7 @@ class ChiefBuiltModel:
         """Counts the weights of the model.
 
         Returns:
-            The number of weights, including those of tables.
+            The number of weights, including the weights of tables.
         """
         return int(self._model.count_params()) + self._table_weights
 

@@ -198,7 +198,7 @@ def serve(cluster: Cluster) -> NoReturn:
 
 
 def start_server(cluster: Cluster) -> Any:
-    """Starts the `tf.distribute.Server` of this task; its kernels are those of the op library."""
+    """Starts the `tf.distribute.Server` of this task; its kernels come from the op library."""
     require_native("A parameter server")
     spec = tf.train.ClusterSpec({"ps": list(cluster.servers)})
     # A server waits for most of a step. By default its threads would look for work all the time.
@@ -216,8 +216,8 @@ def _one_at_a_time(servers: Sequence[str], index: int) -> Iterator[None]:
     """Lets processes connect one after the other.
 
     TensorFlow's server may crash if two processes connect and run their first op at the same time.
-    Processes of one machine wait for a file lock. Those of several machines wait for a time that
-    depends on their index.
+    Processes of one machine wait for a file lock. Processes of several machines wait for a time
+    that depends on their index.
     """
     name = hashlib.sha256(",".join(servers).encode()).hexdigest()[:16]
     if not all(s.startswith(("127.0.0.1:", "localhost:")) for s in servers):

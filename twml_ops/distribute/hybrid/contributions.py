@@ -1,4 +1,4 @@
-"""What synchronous workers contribute to a step, and what their joined batch makes of it."""
+"""The contributions of synchronous workers to a step, and their combination."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def combine(
     uses: int,
     gradients: Sequence[Any],
 ) -> tuple[list[list[list[ShardGradient]]], list[Any]]:
-    """Combines the contributions of all workers into those of the concatenated batch.
+    """Combines the contributions of all workers into the contributions of the concatenated batch.
 
     Args:
         devices: The servers.

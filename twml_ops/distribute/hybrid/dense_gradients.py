@@ -75,7 +75,7 @@ def from_tensors(tensors: Iterator[tf.Tensor], like: Any) -> Any:
     """Returns a gradient that consists of the next tensors, which have one dimension.
 
     Args:
-        tensors: Those of `tensors_of`, for one gradient or several.
+        tensors: The results of `tensors_of`, for one gradient or several.
         like: A gradient of the same type and shape.
     """
     if not isinstance(like, tf.IndexedSlices):

@@ -7,11 +7,11 @@ the tickets of all workers, dequeues their contributions, applies the update of 
 batch, and releases the other workers, the followers. Unless all tickets have arrived, nothing is
 updated.
 
-A restarted worker starts a new generation of queues and closes those of the old one, which may have
-contributions of its former process. The calls that wait in closed queues then fail, their workers
-join the new generation, read the number of the step and go on with its batch. A worker that reads
-the number while the leader still updates has a ticket of another step than the leader, which then
-starts a new generation.
+A restarted worker starts a new generation of queues and closes the queues of the old one, which may
+have contributions of its former process. The calls that wait in closed queues then fail, their
+workers join the new generation, read the number of the step and go on with its batch. A worker that
+reads the number while the leader still updates has a ticket of another step than the leader, which
+then starts a new generation.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Products of several batches with the tables, which the servers compute as those of one batch."""
+"""Products of several batches with the tables, which the servers compute as one batch."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def join_products(products: Sequence[TableProduct], batches: int) -> list[TableP
         batches: The number of batches.
 
     Returns:
-        The products with the examples of all batches; those of a single batch unchanged.
+        The products with the examples of all batches; products of a single batch unchanged.
     """
     if batches == 1:
         return list(products)
@@ -37,7 +37,7 @@ def join_products(products: Sequence[TableProduct], batches: int) -> list[TableP
 
 
 def join_gradients(products: Sequence[TableProduct]) -> None:
-    """Sets the gradients of joined products from those of the products of their batches.
+    """Sets the gradients of joined products from the gradients of the products of their batches.
 
     Args:
         products: Products of `join_products`.

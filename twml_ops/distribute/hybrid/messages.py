@@ -124,7 +124,7 @@ def _connect(cluster: Cluster, device: str, address: str) -> int | None:
 
 
 def _send_by_tensorflow(tensors: Sequence[tf.Tensor], source: str, target: str) -> list[tf.Tensor]:
-    """Sends tensors in one message of TensorFlow, as bytes after the number of those of each."""
+    """Sends tensors in one message of TensorFlow: the number of bytes of each, then the bytes."""
     if len(tensors) == 1:
         with tf.device(target):
             return [_flat(tf.identity(tensors[0]))]

@@ -13,7 +13,7 @@ from twml_ops.ops._tape import tf_variable
 
 
 def copy_weights(source: Any, target: Any, tables: Mapping[str, tf.Tensor] | None = None) -> None:
-    """Copies all weights and states of the layers of `source` to those of `target`.
+    """Copies all weights and states of the layers of `source` to the layers of `target`.
 
     A table of `source` that is on servers is fetched. A table of `source` may also have no values
     anywhere (see `ChiefBuiltModel`). Then a remote table of `target` takes over its initializer,

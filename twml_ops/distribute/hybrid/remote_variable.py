@@ -12,7 +12,7 @@ _MESSAGE_BYTES = 64 << 20  # of one transfer; a protocol buffer has at most 2 GB
 
 
 class RemoteVariable:
-    """A variable that lives on a server and that all processes share by its name.
+    """A variable that is on a server and that all processes share by its name.
 
     It has those methods of `tf.Variable` that optimizers use, and the ops of this package update it
     in place. It has no initial value: reading it before a process has assigned one is an error.

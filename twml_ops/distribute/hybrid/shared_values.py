@@ -20,7 +20,7 @@ class SharedValues:
     """Reads variables on servers into variables of this process. Used in a graph.
 
     Args:
-        pairs: The variable on a server and those of this process that get its value.
+        pairs: A variable on a server and the variables of this process that get its value.
         links: The way to each server.
     """
 

@@ -93,7 +93,7 @@ class StepGraph:
                 previous call; None: they are computed in its steps.
             next_xs: The features of the batches of the exchange after these, whose products are
                 computed before the last update of the tables; None: they are not, and neither are
-                those of other batches.
+                the products of other batches.
 
         Returns:
             The products of the next batches.
@@ -488,7 +488,7 @@ class StepGraph:
             return prediction, self.model.compute_loss(x, y, prediction, weights)
 
     def pull(self) -> None:
-        """Reads the dense weights that all workers share, those of a server in one message."""
+        """Reads the dense weights that all workers share, with one message a server."""
         for link in self.placement.links:
             group = [s for s in self.state.shared_variables if s.remote.device == link.server]
             if not group:

@@ -57,11 +57,11 @@ class TableProduct:
         return self.parts or [self]
 
     def split(self, value: tf.Tensor) -> list[tf.Tensor]:
-        """Splits a tensor with a row for each example into those of the batches."""
+        """Splits a tensor with a row for each example into one tensor for each batch."""
         return self._split(value, lambda entries: wire.num_rows(entries[2]))
 
     def split_entries(self, value: tf.Tensor) -> list[tf.Tensor]:
-        """Splits a tensor with a number for each entry into those of the batches."""
+        """Splits a tensor with a number for each entry into one tensor for each batch."""
         return self._split(value, lambda entries: tf.size(entries[0]))
 
     def _split(self, value: tf.Tensor, size_of: Callable[[CsrEntries], Any]) -> list[tf.Tensor]:

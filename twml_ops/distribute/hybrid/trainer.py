@@ -70,8 +70,9 @@ class HybridTrainer:
     model runs on workers, each of which runs its own steps on TensorFlow's runtime. There is no
     coordinator.
 
-    The tables are those of `SparseLinear` and `GroupedSparseLinear` layers. Create the trainer
-    before any tensor: it connects this process to the servers and waits until they are reachable.
+    The tables are the kernels of `SparseLinear` and `GroupedSparseLinear` layers. Create the
+    trainer before any tensor: it connects this process to the servers and waits until they are
+    reachable.
 
     Args:
         model_builder: () -> an uncompiled Keras model. It is called in every worker and must build
@@ -110,7 +111,7 @@ class HybridTrainer:
             steps. The graph has so many copies of a step, and tracing it takes so many times
             longer. Checkpoints are written, `on_step` is called, failures of other workers are
             handled and slow workers are waited for between two calls. The last steps of a `fit`,
-            fewer than those of a call, are calls of `exchange_every` steps, and then of one step.
+            fewer than one call makes, are calls of `exchange_every` steps, and then of one step.
         checkpoint_dir: The folder for checkpoints, which the chief saves and restores; all servers
             must be able to reach it. None: there are no checkpoints.
         checkpoint_every: Steps between two checkpoints.
@@ -241,7 +242,7 @@ class HybridTrainer:
                 restarted goes on with the batch that follows: it drops those before, or the
                 function has an argument `first_batch`, an integer, and returns a dataset whose
                 first iteration begins with that batch of all iterations.
-            steps: Steps of all workers together, including those of previous calls and of the
+            steps: Steps of all workers together, including the steps of previous calls and of the
                 restored checkpoint. A synchronous step of all workers counts once.
             on_step: Called after each call of `steps_per_execution` steps of this process, with the
                 run's step and the mean of their losses.

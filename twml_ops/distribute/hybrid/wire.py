@@ -66,7 +66,7 @@ def concat_row_splits(splits: Sequence[tf.Tensor]) -> tf.Tensor:
         splits: int64 [B + 1] of each batch, at least one.
 
     Returns:
-        Those of one batch that has the examples of all.
+        The row splits of one batch that has the examples of all.
     """
     row_splits, before = [splits[0]], splits[0][-1]
     for s in splits[1:]:

@@ -3,7 +3,7 @@
 `library` has a function for each op, with the name and the arguments of the op's generated wrapper
 (cc/tf/ops), so it can replace the op library's module. `twml_ops.export.to_stock_tf` traces models
 with it, and `twml_ops.ops` falls back to it if no op library fits the running TensorFlow. Gradients
-are those of the stock ops; they also have unique ascending ids.
+are the gradients of the stock ops; they also have unique ascending ids.
 
 These ops support portable export, XLA (`ops.xla`) and training in a single process without a
 compiler. Everything else needs the op library and is refused without it
