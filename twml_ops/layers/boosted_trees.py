@@ -39,8 +39,8 @@ class BoostedTrees(ResizableState, tf.keras.layers.Layer):
     label: rows are divided into folds by a hash of their row keys, as in `TargetStatistics`, and
     one ensemble is trained for each fold on the rows of the others. In training a row has the logit
     of the ensemble of its fold, in inference the mean of all ensembles. Columns that are
-    `TargetStatistics` need care: statistics of the other folds hold labels of this one, and trees can
-    infer them. The argument `columns` of `adapt` leaves out the fold of the ensemble, too.
+    `TargetStatistics` need care: statistics of the other folds hold labels of this one, and trees
+    can infer them. The argument `columns` of `adapt` leaves out the fold of the ensemble, too.
 
     `adapt` trains with LightGBM; a model that is loaded does not need it. Each ensemble has the
     number of trees with the lowest log loss on its fold. The result does not depend on the order of
