@@ -160,6 +160,27 @@ def test_a_damaged_file_is_named(write, tmp_path):
         open_source(f"tfrecord:{tmp_path}/none*")
 
 
+def test_a_truncated_gz_loses_no_record_without_a_word(write, tmp_path):
+    """TensorFlow takes its end for the end of the file, if the last record is whole."""
+    records = [example(label=[i % 2], x=[i / 7]) for i in range(200)]
+    with open(write(records, "a.gz"), "rb") as file:
+        whole = file.read()
+    path = tmp_path / "cut.gz"
+
+    def rows_of(raw):
+        path.write_bytes(raw)
+        return sum(map(len, open_source(f"tfrecord:{path}", schema=numbers).blocks()))
+
+    numbers = Schema(("x",), (), 0, "the label is 1")
+    assert rows_of(whole) == 200
+    assert rows_of(whole + whole) == 400  # of two parts
+    for size in [*range(100, len(whole), len(whole) // 8), -9, -8, -1]:
+        with pytest.raises(DataError, match=r"cut\.gz: (damaged|truncated|after)"):
+            rows_of(whole[:size])
+    with pytest.raises(DataError, match=r"cut\.gz: damaged"):
+        rows_of(whole + whole[:-4])
+
+
 @pytest.mark.parametrize(
     ("numbers", "categorical"),
     [([2**53, 2**53 + 1, 1], True), ([1] * 300 + [2**24 + 1] * 2, False)],
@@ -173,7 +194,7 @@ def test_integers_do_not_pass_through_a_float_without_a_warning(numbers, categor
     (said,) = [str(w.message) for w in caught if w.category is DataWarning]
     assert source.schema.categorical == (("x",) if categorical else ())
     if categorical:
-        values = np.concatenate([block.groups["x"].table[:, 0] for block in blocks])
+        values = np.concatenate([block.groups["categorical"].table[:, 0] for block in blocks])
         assert len(np.unique(values)) == len(set(numbers))
     else:
         assert "16777217" in said
