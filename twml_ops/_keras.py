@@ -60,6 +60,28 @@ def is_built(optimizer: Any) -> bool:
     return bool(getattr(optimizer, "built" if KERAS_3 else "_built", False))
 
 
+def updating_optimizers(optimizer: Any) -> list[Any]:
+    """The optimizers that update variables, within any wrappers.
+
+    Args:
+        optimizer: one of them, a `LossScaleOptimizer` around some, or a `CompositeOptimizer`.
+    """
+    if hasattr(optimizer, "inner_optimizer"):  # of a LossScaleOptimizer
+        return updating_optimizers(optimizer.inner_optimizer)
+    if hasattr(optimizer, "all_optimizers"):  # of a CompositeOptimizer
+        return [o for part in optimizer.all_optimizers for o in updating_optimizers(part)]
+    return [optimizer]
+
+
+def updating_optimizer_of(optimizer: Any, variable: Any) -> Any:
+    """The one of `updating_optimizers` that updates a variable."""
+    if hasattr(optimizer, "inner_optimizer"):
+        return updating_optimizer_of(optimizer.inner_optimizer, variable)
+    if hasattr(optimizer, "optimizer_of"):
+        return updating_optimizer_of(optimizer.optimizer_of(variable), variable)
+    return optimizer
+
+
 def in_stateless_scope() -> bool:
     """Whether a `StatelessScope` of Keras 3 is active, as within `stateless_call`."""
     return KERAS_3 and _scopes.in_stateless_scope()

@@ -63,10 +63,16 @@ def test_the_learning_rate_is_half_a_cosine_in_each_cycle():
         np.testing.assert_array_equal(got, want)
 
 
-def test_every_rate_of_a_composite_optimizer_follows():
+@pytest.mark.parametrize("wrapper", ["none", "loss scale", "composite"])
+def test_every_rate_of_a_composite_optimizer_follows(wrapper):
     top = tf.keras.optimizers.SGD(0.2)
     composite = optimizers.CompositeOptimizer(top, {"table": optimizers.Adagrad(0.4)})
-    model = compiled(composite)
+    around = {
+        "none": lambda o: o,
+        "loss scale": optimizers.LossScaleOptimizer,
+        "composite": lambda o: optimizers.CompositeOptimizer(optimizers.SGD(0.1), {".": o}),
+    }
+    model = compiled(around[wrapper](composite))
     ensemble = callbacks.SnapshotEnsemble(2, cycle_steps=4)
     seen = []
 

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from pyarrow import parquet
 
 from twml_ops._category_hash import MISSING, NULLS
-from twml_ops.data import DataError, DataWarning, Schema, csv, open_source, text
+from twml_ops.data import DataError, DataWarning, Schema, csv, hash_tokens, open_source, text
+from twml_ops.data import parquet as parquet_reader
 
 
 @pytest.fixture
@@ -75,12 +76,80 @@ def test_integers_of_parquet_files_do_not_pass_through_a_float(kind, first, open
 
 
 def test_limits_in_the_footers_count_as_values_of_the_sample(opened, monkeypatch):
-    from twml_ops.data import parquet as reader
-
-    monkeypatch.setattr(reader, "_BATCH_ROWS", 10)
+    monkeypatch.setattr(parquet_reader, "_BATCH_ROWS", 10)
     source, _, said = opened({"label": [0] * 30, "x": [*range(29), 2**24 + 1]})
     assert source.schema.categorical == ("x",)
     assert "16777217" in said[0]
+
+
+@pytest.mark.parametrize("ending", ["csv", "parquet"])
+def test_integers_in_the_names_of_folders_do_not_pass_through_a_float(ending, tmp_path):
+    for user in (2**24, 2**24 + 1):
+        path = tmp_path / f"user={user}" / f"a.{ending}"
+        path.parent.mkdir()
+        if ending == "csv":
+            path.write_text("label,x\n1,0.5\n")
+        else:
+            parquet.write_table(pa.table({"label": [1], "x": [0.5]}), path)
+    with pytest.warns(DataWarning, match="column user is read as categories.* 16777217"):
+        source = open_source(f"{ending}:{tmp_path}")
+    assert (source.schema.categorical, source.schema.typed) == (("user",), ("user",))
+    ids = np.concatenate([b.groups["categorical"].table[:, 0] for b in source.blocks()])
+    assert ids.tolist() == hash_tokens("user", pa.array(["16777216", "16777217"])).tolist()
+    (tmp_path / "user=16777217").rename(tmp_path / "user=1_000")
+    numbers = Schema(("x", "user"), (), 0, "the label is 1")
+    with pytest.raises(DataError, match="user: expected a number, the folder is 'user=1_000'"):
+        list(open_source(f"{ending}:{tmp_path}", schema=numbers).blocks())
+
+
+def test_a_parquet_file_without_rows_says_nothing_of_the_others(tmp_path):
+    table = pa.table({"label": [0, 1], "x": [2**24, 2**24 + 1]})
+    parquet.write_table(table.slice(0, 0), tmp_path / "0.parquet")
+    parquet.write_table(table, tmp_path / "1.parquet")
+    with pytest.warns(DataWarning, match="column x is read as categories.* 16777217"):
+        source = open_source(f"parquet:{tmp_path}")
+    assert source.schema.categorical == ("x",)
+    assert different_values(list(source.blocks())) == 2
+
+
+@pytest.mark.parametrize("kind", [pa.int64(), pa.float64(), pa.decimal128(20, 0)])
+def test_integers_behind_the_sample_of_a_parquet_file_are_named(kind, tmp_path, monkeypatch):
+    monkeypatch.setattr(parquet_reader, "_BATCH_ROWS", 10)
+    numbers = pa.array([*range(18), None, 2**24 + 1, 3]).cast(kind)
+    path = tmp_path / "a.parquet"
+    table = pa.table({"label": [0] * 21, "x": numbers, "y": pa.array([0.1] * 21)})
+    parquet.write_table(table, path, write_statistics=False)
+    source = open_source(f"parquet:{path}")
+    assert source.schema.continuous == ("x", "y")
+    with pytest.warns(DataWarning) as said:
+        assert sum(len(block) for _ in range(2) for block in source.blocks()) == 42
+    (text,) = [str(w.message) for w in said]  # said once
+    assert "row 19: column x is read as numbers, which lose something of 16777217" in text
+    assert "`- {kind: categorical, name: x}`" in text
+
+
+def test_integers_of_one_file_and_floats_of_another_are_categories(tmp_path):
+    for k, kind in enumerate([pa.int64(), pa.float64(), pa.decimal128(20, 0)]):
+        numbers = pa.array([2**24 + 1, 2**24 + 2, None]).cast(kind)
+        parquet.write_table(pa.table({"label": [0, 1, 0], "x": numbers}), tmp_path / f"{k}.parquet")
+    with pytest.warns(DataWarning, match="column x is read as categories"):
+        source = open_source(f"parquet:{tmp_path}")
+    ids = np.stack([block.groups["categorical"].table[:, 0] for block in source.blocks()])
+    expected = hash_tokens("x", pa.array(["16777217", "16777218"])).tolist()
+    assert ids.tolist() == [[*expected, MISSING]] * 3
+
+
+def test_half_floats_and_long_decimals_are_read(tmp_path):
+    halves = pa.array(np.array([0.5, 1, 2], np.float16))
+    decimals = pa.array([2**60 + 1, 7, None]).cast(pa.decimal256(40, 0))
+    table = pa.table({"label": [0, 1, 0], "x": halves, "c": decimals})
+    parquet.write_table(table, tmp_path / "a.parquet")
+    with pytest.warns(DataWarning, match=f"column c is read as categories.* {2**60 + 1}"):
+        source = open_source(f"parquet:{tmp_path}")
+    (block,) = source.blocks()
+    assert block.groups["continuous"].table.tolist() == [[0.5], [1], [2]]
+    expected = [*hash_tokens("c", pa.array([str(2**60 + 1), "7"])).tolist(), MISSING]
+    assert block.groups["categorical"].table[:, 0].tolist() == expected
 
 
 def test_what_was_a_dictionary_is_one_of_categories(opened):

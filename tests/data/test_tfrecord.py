@@ -160,6 +160,27 @@ def test_a_damaged_file_is_named(write, tmp_path):
         open_source(f"tfrecord:{tmp_path}/none*")
 
 
+def test_a_truncated_gz_loses_no_record_without_a_word(write, tmp_path):
+    """TensorFlow takes its end for the end of the file, if the last record is whole."""
+    records = [example(label=[i % 2], x=[i / 7]) for i in range(200)]
+    with open(write(records, "a.gz"), "rb") as file:
+        whole = file.read()
+    path = tmp_path / "cut.gz"
+
+    def rows_of(raw):
+        path.write_bytes(raw)
+        return sum(map(len, open_source(f"tfrecord:{path}", schema=numbers).blocks()))
+
+    numbers = Schema(("x",), (), 0, "the label is 1")
+    assert rows_of(whole) == 200
+    assert rows_of(whole + whole) == 400  # of two parts
+    for size in [*range(100, len(whole), len(whole) // 8), -9, -8, -1]:
+        with pytest.raises(DataError, match=r"cut\.gz: (damaged|truncated|after)"):
+            rows_of(whole[:size])
+    with pytest.raises(DataError, match=r"cut\.gz: damaged"):
+        rows_of(whole + whole[:-4])
+
+
 @pytest.mark.parametrize(
     ("numbers", "categorical"),
     [([2**53, 2**53 + 1, 1], True), ([1] * 300 + [2**24 + 1] * 2, False)],
@@ -173,7 +194,18 @@ def test_integers_do_not_pass_through_a_float_without_a_warning(numbers, categor
     (said,) = [str(w.message) for w in caught if w.category is DataWarning]
     assert source.schema.categorical == (("x",) if categorical else ())
     if categorical:
-        values = np.concatenate([block.groups["x"].table[:, 0] for block in blocks])
+        values = np.concatenate([block.groups["categorical"].table[:, 0] for block in blocks])
         assert len(np.unique(values)) == len(set(numbers))
     else:
         assert "16777217" in said
+
+
+def test_integers_in_the_names_of_folders_do_not_pass_through_a_float(write, tmp_path):
+    for user in (2**24, 2**24 + 1):
+        (tmp_path / f"user={user}").mkdir()
+        write([example(label=[1], x=[0.5])], f"user={user}/a.tfrecord")
+    with pytest.warns(DataWarning, match="column user is read as categories.* 16777217"):
+        source = open_source(f"tfrecord:{tmp_path}")
+    assert (source.schema.categorical, source.schema.typed) == (("user",), ("user",))
+    ids = np.concatenate([b.groups["categorical"].table[:, 0] for b in source.blocks()])
+    assert ids.tolist() == [token("user", b"16777216"), token("user", b"16777217")]

@@ -17,7 +17,7 @@ from tests.layers.model_cases import (
     outputs,
     public_layers,
 )
-from twml_ops import export, layers
+from twml_ops import _keras, export, layers
 from twml_ops._keras import KERAS_3
 
 # Their dtype does not depend on the policy.
@@ -64,6 +64,30 @@ def test_every_layer_survives_every_way_to_save(saved, way, child):
     tolerance = {"rtol": 1e-5, "atol": 1e-6}
     different = [name for name in want if not np.allclose(got[name], want[name], **tolerance)]
     assert not different
+
+
+@_keras.serializable
+class Normalized(tf.keras.Model):
+    """A subclassed model whose layers with a state are built when Keras builds the model."""
+
+    def __init__(self, **kwargs):
+        super().__init__(**kwargs)
+        self.norm = layers.MaxNorm(N)
+        self.second = layers.OnlineStandardize(N)
+        self.linear = layers.SparseLinear(2, N)
+
+    def call(self, inputs, training=False):
+        return self.linear(self.second(self.norm(inputs, training=training), training=training))
+
+
+def test_a_file_has_the_weights_of_layers_that_are_built_with_the_model(tmp_path):
+    ids = np.array([[1, 2], [3, 1]])
+    model = Normalized()
+    model(ids, training=True)
+    model.save(tmp_path / "m.keras")
+    loaded = tf.keras.models.load_model(tmp_path / "m.keras")
+    assert np.array_equal(loaded(ids), model(ids))
+    assert np.any(loaded.norm.max_abs.numpy())
 
 
 def test_a_layer_that_was_not_loaded_is_refused_in_a_sequential_model_of_floats():

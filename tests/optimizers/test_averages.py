@@ -285,6 +285,28 @@ def test_parts_of_a_composite_optimizer_have_their_own_averages():
     np.testing.assert_array_equal(model.trainable_variables[1].numpy(), seen[-1][1])
 
 
+def wrapped(wrap):
+    """Averages for all weights, with a part of them within wrappers."""
+    return optimizers.CompositeOptimizer(with_average(), {"table": wrap(with_average())})
+
+
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        optimizers.LossScaleOptimizer,
+        tf.keras.mixed_precision.LossScaleOptimizer,
+        lambda o: optimizers.CompositeOptimizer(optimizers.SGD(0.1), {"table": o}),
+        lambda o: optimizers.CompositeOptimizer(
+            optimizers.SGD(0.1), {"table": optimizers.LossScaleOptimizer(o)}
+        ),
+    ],
+)
+def test_parts_within_wrappers_have_their_averages(wrap):
+    reference = DenseAverage()
+    fit(model_of(wrapped(wrap)), reference)
+    assert max(reference.errors) < TOLERANCE
+
+
 @pytest.mark.skipif(not KERAS_3, reason="Keras 2 has no loss scaling of this kind")
 def test_loss_scaling():
     tf.keras.mixed_precision.set_global_policy("mixed_float16")

@@ -214,20 +214,29 @@ def test_while_one_part_scales_the_loss_no_part_takes_gradients_that_overflow():
     assert [v.numpy().tolist() for v in variables] == [[1, 1], [1, 1]]
 
 
-def test_callbacks_of_keras_set_the_learning_rates_of_all_parts():
+@pytest.mark.parametrize("wrapper", ["none", "loss scale", "composite"])
+def test_callbacks_of_keras_set_the_learning_rates_of_all_parts(wrapper):
+    if wrapper != "none" and not KERAS_3:
+        pytest.skip("callbacks of Keras 2 set one rate")
+    wrap = {
+        "none": lambda o: o,
+        "loss scale": optimizers.LossScaleOptimizer,
+        "composite": lambda o: optimizers.CompositeOptimizer(optimizers.SGD(0.1), {".": o}),
+    }[wrapper]
     x, y = data()
     kinds = tf.keras.callbacks
     for callback in (
         kinds.LearningRateScheduler(lambda epoch, rate: rate / 2),
         kinds.ReduceLROnPlateau("loss", factor=0.5, patience=0, min_delta=100.0),
     ):
-        optimizer = composite()
+        optimizer = wrap(composite())
         before = [float(o.learning_rate) for o in optimizer.optimizers]
         model_of(optimizer).fit(x, y, epochs=2, verbose=0, callbacks=[callback])
         after = [float(o.learning_rate) for o in optimizer.optimizers]
         changed = [a < b for a, b in zip(after, before, strict=True)]
         assert all(changed) if KERAS_3 else changed[-1]
-    assert optimizer.optimizers["user"] is optimizer.optimizers[0]
+    assert len(optimizer.optimizers) == (4 if wrapper == "composite" else 3)
+    assert wrapper == "composite" or optimizer.optimizers["user"] is optimizer.optimizers[0]
     assert isinstance(optimizer.optimizers, list)
 
 

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from twml_ops import models, placement
-from twml_ops._keras import clone_model
+from twml_ops._keras import clone_model, updating_optimizers
 from twml_ops.callbacks.member_weights import greedy_weights, log_loss_weights
 
 Schedule = Literal["cyclic", "constant"]
@@ -109,8 +109,7 @@ class SnapshotEnsemble(tf.keras.callbacks.Callback):
                     f"{getattr(variable, 'path', variable.name)!r} with placement='sharded' or "
                     "storage=Tiered(...)"
                 )
-        optimizer = self.model.optimizer
-        self._optimizers = list(getattr(optimizer, "all_optimizers", [optimizer]))
+        self._optimizers = updating_optimizers(self.model.optimizer)
         self._rates = [self._rate_of(o) for o in self._optimizers]
         self._mean = [np.asarray(v) for v in self._trainable()]
         self.snapshots, self._step = [], 0

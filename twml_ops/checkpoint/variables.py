@@ -19,7 +19,6 @@ from twml_ops.layers._tables import TableLayer
 from twml_ops.ops import ChangedRows
 from twml_ops.ops._tape import tf_variable
 from twml_ops.ops.tiered_rows import TieredRows
-from twml_ops.optimizers import CompositeOptimizer
 from twml_ops.placement import TieredPlacement, placement_of
 
 # Variables of the model in Keras 2: a setting, and counters that `fit` sets to 0 when it begins.
@@ -246,14 +245,8 @@ def _row_optimizer(optimizer: Any, weight: Any) -> Any:
 
     It may scale the loss of `optimizer`, or be a part of it.
     """
-    while not hasattr(optimizer, "slots_of"):
-        if hasattr(optimizer, "inner_optimizer"):  # of a LossScaleOptimizer
-            optimizer = optimizer.inner_optimizer
-        elif isinstance(optimizer, CompositeOptimizer):
-            optimizer = optimizer.optimizer_of(weight)
-        else:
-            return None
-    return optimizer if _keras.is_built(optimizer) else None
+    optimizer = _keras.updating_optimizer_of(optimizer, weight)
+    return optimizer if hasattr(optimizer, "slots_of") and _keras.is_built(optimizer) else None
 
 
 class _Finder:

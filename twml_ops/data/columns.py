@@ -205,8 +205,10 @@ class ArrowColumns(Columns):
         return numbers
 
     def tokens(self, name: str) -> pa.Array:
-        """See `Columns`; integers, bools and floats that are integers are their text."""
+        """See `Columns`; integers, bools, decimals and floats that are integers are their text."""
         column = _decoded(self._column(name))
+        if pa.types.is_decimal(column.type):
+            return column.cast(pa.string())
         if pa.types.is_floating(column.type):
             return self._integer_texts(name, column, np.arange(len(column)))
         if not is_token(column.type):

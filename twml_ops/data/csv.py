@@ -74,8 +74,7 @@ class CsvSource(Source):
         self._warned: set[str] = set()
         if schema is None:
             guesses = self._guess(first)
-            for folder, kind in self._partitions.types(without=self._header).items():
-                guesses[folder] = Guess(pa.types.is_integer(kind), pa.types.is_integer(kind))
+            guesses |= self._partitions.guesses(without=self._header)
             kinds = [pa.float64() if guess.number else pa.string() for guess in guesses.values()]
             columns = pa.schema(zip(guesses, kinds, strict=True))
             schema = infer(columns, self._files[0], labels)

@@ -26,6 +26,7 @@ _LEADING_ZERO = r"^[-+]?0[0-9]"
 _TYPED = r"^([-+]?(0|[1-9][0-9]*)(\.0*)?|True|TRUE|true|False|FALSE|false)$"
 _ID_NAME = re.compile(r"ids?$", re.IGNORECASE)
 _MANY = 100  # different values
+_EXACT = 1 << 24  # a float32 keeps the integers up to this one
 _MOSTLY = 0.5  # share of numbers in a column that was perhaps meant to be one of numbers
 
 
@@ -77,15 +78,17 @@ def guess_texts(name: str, texts: pa.Array) -> Guess | None:
 
 
 def guess_numbers(name: str, numbers: pa.Array) -> Guess:
-    """The guess for a column of integers or floats, null where a number is missing."""
+    """The guess for a column of numbers, null where a number is missing."""
     integers = pa.types.is_integer(numbers.type)
-    values = pc.unique(numbers.drop_null())
-    if not integers:
+    values = pc.unique(_without_halves(numbers.drop_null()))
+    if pa.types.is_decimal(numbers.type):  # of scale 0: the integers of Spark and of databases
+        integers = numbers.type.scale <= 0
+    elif not integers:
         values = values.filter(pc.is_finite(values))
-    array = values.to_numpy(zero_copy_only=False)
+    array = _array(values)
     if not len(values) or not (integers or (np.trunc(array) == array).all()):
         return Guess(True)
-    return _guess_whole(name, values, array, is_exact(array), integers)
+    return _guess_whole(name, values, array, _are_kept(values, array), integers)
 
 
 def _guess_whole(
@@ -114,6 +117,37 @@ def is_exact(numbers: np.ndarray) -> np.ndarray:
     with np.errstate(over="ignore", invalid="ignore"):
         same = numbers.astype(np.float32).astype(np.float64) == numbers
         return same | (np.trunc(numbers) != numbers) | ~np.isfinite(numbers)
+
+
+def first_rounded(numbers: pa.Array) -> int | None:
+    """The first row whose integer, or float or decimal without a fraction, a float32 rounds."""
+    if numbers.null_count == len(numbers):
+        return None
+    if pa.types.is_integer(numbers.type):
+        numbers = numbers.fill_null(0)
+    array = _array(numbers)
+    # The others are exact: this is one pass over most columns.
+    large = np.flatnonzero((array > _EXACT) | (array < -_EXACT))
+    rounded = large[~_are_kept(numbers, array[large])]
+    return int(rounded[0]) if rounded.size else None
+
+
+def _are_kept(numbers: pa.Array, array: np.ndarray) -> np.ndarray:
+    """`is_exact` of some of the numbers; the float64 of a long decimal is another number."""
+    exact = is_exact(array)
+    return exact & (np.abs(array) <= 2**53) if pa.types.is_decimal(numbers.type) else exact
+
+
+def _without_halves(numbers: pa.Array) -> pa.Array:
+    """Halves as float32: Arrow and NumPy compare few of their kinds."""
+    return numbers.cast(pa.float32()) if pa.types.is_float16(numbers.type) else numbers
+
+
+def _array(numbers: pa.Array) -> np.ndarray:
+    """The numbers for NumPy, which has no decimals."""
+    if pa.types.is_decimal(numbers.type):
+        numbers = numbers.cast(pa.float64())
+    return np.asarray(_without_halves(numbers).to_numpy(zero_copy_only=False))
 
 
 def is_typed(tokens: pa.Array) -> bool:

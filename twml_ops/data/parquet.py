@@ -32,7 +32,7 @@ from twml_ops.data.columns import (
 )
 from twml_ops.data.errors import DataError, cannot_read
 from twml_ops.data.files import files_of, sparse_dim_of
-from twml_ops.data.guess import Guess, guess_numbers, is_exact, warn
+from twml_ops.data.guess import Guess, first_rounded, guess_numbers, is_exact, say, warn
 from twml_ops.data.partitions import Partitions
 from twml_ops.data.schema import DEFAULT_LABELS, Schema
 from twml_ops.data.source import Source
@@ -76,6 +76,7 @@ class ParquetSource(Source):
         paths = files_of(glob)
         self._partitions = Partitions(glob, paths)
         self._files = [(path, _footer(path)) for path in paths]
+        self._guessed: set[str] = set()  # columns of numbers of which nothing has been said
         first_path, first = self._files[0]
         names = _column_names(first_path, first)
         for path, footer in self._files:
@@ -96,6 +97,7 @@ class ParquetSource(Source):
             guesses = self._guess(columns, labels)
             schema = infer(_with_categories(columns, guesses), first_path, labels)
             schema = dataclasses.replace(schema, hash_version=hash_version)
+            self._guessed = {n for n in schema.continuous if n in names and not guesses[n].ids}
             warn(name, guesses)
         if schema.typed is None:
             columns = self._all_types(())
@@ -143,19 +145,18 @@ class ParquetSource(Source):
         return pa.schema(types.items())
 
     def _guess(self, columns: pa.Schema, labels: Sequence[str]) -> dict[str, Guess]:
-        """Guesses of numbers by the first rows of the first file and the limits in all footers."""
+        """Guesses of numbers by first rows, the limits in all footers, and names of folders."""
         kinds = zip(columns.names, columns.types, strict=True)
-        path, first = self._files[0]
-        inside = _types(first)
-        names = [n for n, kind in kinds if is_number(kind) and n not in labels and n in inside]
+        folders = self._partitions.guesses(without=_types(self._files[0][1]))
+        guesses = {n: guess for n, guess in folders.items() if n not in labels}
+        names = [n for n, kind in kinds if is_number(kind) and n not in (*labels, *folders)]
+        # Spark writes files without rows, which say nothing.
+        path, first = next((f for f in self._files if f[1].num_rows), self._files[0])
         with _open(path, first) as file:
             rows = next(file.iter_batches(_BATCH_ROWS, columns=names), None) if names else None
-        if rows is None:
-            return {}
         written = _written_dictionaries(first)
-        guesses = {}
         for name in names:
-            guess = guess_numbers(name, rows.column(name))
+            guess = guess_numbers(name, rows.column(name)) if rows is not None else Guess(True)
             if name in written:
                 guess = Guess(False, True)
             elif guess.number and pa.types.is_integer(columns.field(name).type):
@@ -219,6 +220,13 @@ class ParquetSource(Source):
         def where(row: int) -> str:
             return f"{path}: row {first_row + row}"
 
+        for name in sorted(self._guessed):
+            rounded = first_rounded(batch.column(name))
+            if rounded is not None:
+                self._guessed.discard(name)
+                got = batch.column(name)[rounded].as_py()
+                what = f"{where(rounded)}: column {name} is read as numbers, which lose"
+                say(f"{what} something of {got}", [name])
         columns = self._partitions.added_to(ArrowColumns(batch, where), path)
         return block_of(columns, self._schema, where, self._dim)
 
@@ -238,11 +246,11 @@ def _joined_groups(footer: parquet.FileMetaData) -> Iterator[tuple[list[int], in
 
 
 def _with_categories(columns: pa.Schema, guesses: dict[str, Guess]) -> pa.Schema:
-    """The columns, in which numbers that are categories are dictionaries."""
+    """The columns, in which numbers that are categories are dictionaries of text."""
     for name, guess in guesses.items():
         if not guess.number:
             i = columns.get_field_index(name)
-            kind = pa.dictionary(pa.int32(), columns.field(i).type)
+            kind = pa.dictionary(pa.int32(), pa.string())
             columns = columns.set(i, pa.field(name, kind))
     return columns
 

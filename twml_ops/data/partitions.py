@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from glob import has_magic
 from pathlib import Path
 from urllib.parse import unquote
@@ -14,7 +14,7 @@ import pyarrow as pa
 from twml_ops.data.block import Array
 from twml_ops.data.columns import Columns
 from twml_ops.data.errors import DataError, quote
-from twml_ops.data.guess import numbers_of_labels
+from twml_ops.data.guess import Guess, guess_numbers, numbers_of_labels, numbers_of_texts
 
 _INTEGER = re.compile(r"-?(0|[1-9][0-9]{0,17})")
 _NULL = "__HIVE_DEFAULT_PARTITION__"
@@ -53,6 +53,18 @@ class Partitions:
                 types[name] = pa.int64() if integer else pa.string()
         return types
 
+    def guesses(self, without: Iterable[str]) -> dict[str, Guess]:
+        """What the values of these columns say of their kinds."""
+        guesses = {}
+        for name, kind in self.types(without=[*without]).items():
+            values = [v[name] for v in self._values.values()]
+            if pa.types.is_integer(kind):
+                integers = [None if v is None else int(v) for v in values]
+                guesses[name] = guess_numbers(name, pa.array(integers, kind))
+            else:
+                guesses[name] = Guess(False)
+        return guesses
+
     def have(self, path: str, name: str) -> bool:
         """Whether a folder of a file has the column."""
         return name in self._values[path]
@@ -80,12 +92,10 @@ class _WithPartitions(Columns):
     def numbers(self, name: str) -> Array:
         if self._is_inside(name):
             return self._inside.numbers(name)
-        value = self._values[name]
-        try:
-            number = np.nan if value is None else float(value)
-        except ValueError:
-            raise self._wrong(name, "a number") from None
-        return np.full(self.count, number)
+        numbers, good = numbers_of_texts(pa.array([self._values[name]], pa.string()))
+        if not good[0]:
+            raise self._wrong(name, "a number")
+        return np.full(self.count, numbers[0])
 
     def labels(self, name: str) -> Array:
         if self._is_inside(name):

@@ -114,6 +114,22 @@ def read_chunks(path: str) -> Iterator[Chunk]:
         raise DataError(f"{path}: the file holds no lines")
 
 
+def decompressed_size(path: str) -> int:
+    """The number of bytes in a .gz.
+
+    Raises:
+        DataError: it is damaged or truncated.
+    """
+    size = 0
+    try:
+        with _open(Path(path).expanduser(), True) as stream:
+            while data := stream.read(CHUNK_BYTES):
+                size += len(data)
+    except _READ_ERRORS as e:
+        raise DataError(f"{path}: damaged or truncated .gz: {one_line(e)}") from e
+    return size
+
+
 def _open(file: Path, compressed: bool) -> Any:
     """The bytes of a file, decompressed by isal if it is installed, else by Arrow."""
     if compressed and igzip is not None:

@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import dataclasses
 import errno
+import os
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -27,10 +29,12 @@ from twml_ops.data.guess import Guess, guess_numbers, is_exact, numbers_of_label
 from twml_ops.data.partitions import Partitions
 from twml_ops.data.schema import DEFAULT_LABELS, SPARSE_IDS, SPARSE_VALUES, Schema
 from twml_ops.data.source import Source
+from twml_ops.data.text import decompressed_size
 from twml_ops.data.units import Piece, StreamPiece, Unit
 
 _BATCH_ROWS = 1 << 14
 _SAMPLE = 256
+_FRAME_BYTES = 16  # of a record in a file: its length and two checksums
 _KINDS = {"float_list": tf.float32, "int64_list": tf.int64, "bytes_list": tf.string}
 _LISTS = ("FloatList", "Int64List", "BytesList")
 
@@ -74,13 +78,15 @@ class TFRecordSource(Source):
                 for n, v in integers.items()
                 if n not in (*labels, SPARSE_IDS, SPARSE_VALUES)
             }
+            folders = self._partitions.guesses(without=self._kinds)
+            guesses |= {n: guess for n, guess in folders.items() if n not in labels}
             schema = self._infer(several, labels, guesses)
             schema = dataclasses.replace(schema, hash_version=hash_version)
             self._guessed = {n for n in schema.continuous if self._kinds.get(n) == tf.int64}
             warn(name, guesses)
         if schema.typed is None:
-            names = schema.categorical
-            typed = tuple(n for n in names if self._kinds.get(n) == tf.int64)
+            kinds = self._folder_kinds() | self._kinds
+            typed = tuple(n for n in schema.categorical if kinds.get(n) == tf.int64)
             schema = dataclasses.replace(schema, typed=typed)
         if schema.sparse_dim and dim is not None:
             schema = dataclasses.replace(schema, sparse_dim=dim)
@@ -96,10 +102,7 @@ class TFRecordSource(Source):
         return self._schema
 
     def _infer(self, several: set[str], labels: Sequence[str], guesses: dict[str, Guess]) -> Schema:
-        folders = self._partitions.types(without=[*self._kinds])
-        kinds = self._kinds | {
-            n: tf.int64 if pa.types.is_integer(kind) else tf.string for n, kind in folders.items()
-        }
+        kinds = self._kinds | self._folder_kinds()
         for label in labels:
             if label not in kinds:
                 raise DataError(
@@ -123,6 +126,13 @@ class TFRecordSource(Source):
             bags=tuple(n for n in categorical if n in several),
             labels=tuple(labels),
         )
+
+    def _folder_kinds(self) -> dict[str, tf.DType]:
+        """The types of the columns that only folders have."""
+        types = self._partitions.types(without=[*self._kinds])
+        return {
+            n: tf.int64 if pa.types.is_integer(kind) else tf.string for n, kind in types.items()
+        }
 
     def _learn_kinds(
         self, schema: Schema | None
@@ -187,12 +197,17 @@ class TFRecordSource(Source):
         records = tf.data.TFRecordDataset(path, codec).take(limit).batch(batch)
         options = tf.data.Options()
         options.threading.private_threadpool_size = 2  # the shared pool may be waiting for us
+        size = 0
         try:
-            yield from records.with_options(options).as_numpy_iterator()
+            for some in records.with_options(options).as_numpy_iterator():
+                size += sum(map(len, some)) + _FRAME_BYTES * len(some)
+                yield some
         except tf.errors.OpError as e:
             if "Too many open files" in str(e):
                 raise cannot_read(path, OSError(errno.EMFILE, str(e))) from e
             raise DataError(f"{path}: damaged TFRecord file: {one_line(e)}") from e
+        if codec and limit < 0:
+            _check_end(path, size)
 
     def _make_pieces(self) -> Sequence[Piece]:
         pieces = [StreamPiece(i, partial(self._units_of, p)) for i, p in enumerate(self._files)]
@@ -309,6 +324,21 @@ class _ExampleColumns(Columns):
         many = np.flatnonzero(np.bincount(rows, minlength=self._count) > 1)
         if many.size:
             raise DataError(f"{self._where(int(many[0]))}: {name} {otherwise}")
+
+
+def _check_end(path: str, size: int) -> None:
+    """Raises a `DataError` if a .gz, of which TensorFlow has read `size` bytes, has more or no end.
+
+    TensorFlow takes the end of a truncated one for the end of the records. The last four bytes of
+    a whole one are its size, or that of its last part.
+    """
+    with open(Path(path).expanduser(), "rb") as file:
+        file.seek(max(0, os.path.getsize(file.fileno()) - 4))
+        if int.from_bytes(file.read(), "little") == size % 2**32:
+            return
+    whole = decompressed_size(path)
+    if whole != size:
+        raise DataError(f"{path}: damaged .gz: {size} of {whole} bytes can be read")
 
 
 def _tokens(values: Array) -> pa.Array:

@@ -42,7 +42,10 @@ def prefetch_rows(
     found = [each for each in _keras.all_layers(model) if getattr(each, "has_tiered_tables", False)]
     if not found:
         return dataset
-    _check_optimizer(getattr(model, "optimizer", None), found[0].name)
+    optimizer = getattr(model, "optimizer", None)
+    for each in found:
+        for weight in each.trainable_weights:
+            _check_optimizer(_keras.updating_optimizer_of(optimizer, weight), each.name)
     inputs = [_input_of(layer) for layer in found]
     to_tables = tf.keras.Model(_keras.symbolic_inputs(model), tf.nest.flatten(inputs))
 
@@ -71,7 +74,6 @@ def _input_of(layer: Any) -> Any:
 
 def _check_optimizer(optimizer: Any, layer: str) -> None:
     """Refuses the optimizers of Keras, which fail in the first step because of the shapes."""
-    optimizer = getattr(optimizer, "inner_optimizer", optimizer)  # of a LossScaleOptimizer
     if type(optimizer).__module__.partition(".")[0] in ("keras", "tf_keras"):
         raise ValueError(
             f"the layer {layer!r} has a table with storage=Tiered(...), which the optimizers of "

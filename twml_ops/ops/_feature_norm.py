@@ -11,7 +11,7 @@ from twml_ops._keras import in_stateless_scope, stateless_value
 from twml_ops.ops._gradients import register_gradient
 from twml_ops.ops._library import library
 from twml_ops.ops._shared_groups import group_ids, share_groups_of
-from twml_ops.ops._tape import device_of, table_handle, tf_variable
+from twml_ops.ops._tape import device_of, table_handle
 from twml_ops.ops._temporary_variable import TemporaryVariable
 from twml_ops.ops.changed_rows import writes_unmarked
 
@@ -53,7 +53,8 @@ def normalize(
     if bias is not None and given_bias is None:
         handles = [table_handle(bias, as_table=on_gpu)]
     # A stateless scope records assignments to Keras variables; an update in place would bypass it.
-    stateless = in_stateless_scope() and tf_variable(state) is not state
+    # The variable of a layer that is built within the scope has no variable of TensorFlow yet.
+    stateless = in_stateless_scope() and not isinstance(state, tf.Variable)
     device = device_of(state) if on_gpu else None
     temporary = (
         TemporaryVariable(tf.stop_gradient(tf.convert_to_tensor(state)), device)

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from twml_ops._keras import KERAS_3, is_built
+from twml_ops._keras import KERAS_3, is_built, updating_optimizer_of
 from twml_ops.ops._tape import tf_variable
 from twml_ops.optimizers._moving_average import MovingAverage
 from twml_ops.optimizers.sparse_optimizer import SparseOptimizer
@@ -77,7 +77,7 @@ def build_averages(model: tf.keras.Model) -> None:
     optimizer: Any = getattr(model, "optimizer", None)
     if optimizer is None:
         return
-    owners = [_optimizer_of(optimizer, v) for v in model.trainable_variables]
+    owners = [updating_optimizer_of(optimizer, v) for v in model.trainable_variables]
     if any(getattr(owner, "use_ema", False) for owner in owners) and not is_built(optimizer):
         strategy = getattr(model, "distribute_strategy", None)
         with strategy.scope() if strategy else contextlib.nullcontext():
@@ -200,7 +200,7 @@ def _swap_in(model: tf.keras.Model, optimizer: Any) -> None:
     optimizer = getattr(model, "optimizer", None) if optimizer is None else optimizer
     if optimizer is None:
         raise ValueError("the model must be compiled, or optimizer given, got neither")
-    owners = [(v, _optimizer_of(optimizer, v)) for v in model.trainable_variables]
+    owners = [(v, updating_optimizer_of(optimizer, v)) for v in model.trainable_variables]
     with_averages = {id(o): o for _, o in owners if getattr(o, "use_ema", False)}
     if not with_averages:
         raise ValueError(
@@ -223,12 +223,6 @@ def _swap_out(model: tf.keras.Model) -> None:
         raise RuntimeError(
             "the model was trained while it had its averaged weights; it has the weights of before"
         )
-
-
-def _optimizer_of(optimizer: Any, variable: Any) -> Any:
-    optimizer = getattr(optimizer, "inner_optimizer", optimizer)  # of a LossScaleOptimizer
-    choose = getattr(optimizer, "optimizer_of", None)
-    return optimizer if choose is None else choose(variable)
 
 
 def _steps_of(optimizer: Any) -> int:

@@ -10,7 +10,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from twml_ops._keras import KERAS_3, serializable
+from twml_ops._keras import KERAS_3, serializable, updating_optimizers
 from twml_ops.ops._tape import tf_variable
 from twml_ops.optimizers._gradients import map_values
 from twml_ops.optimizers.loss_scale import apply_if_finite
@@ -79,8 +79,8 @@ class CompositeOptimizer(tf.keras.optimizers.Optimizer):
 
     @property
     def optimizers(self) -> list[Any]:
-        """`all_optimizers` for callbacks of Keras; `optimizers[pattern]` is that of a pattern."""
-        return _ByPattern(self.all_optimizers, self._parts)
+        """Those that update variables, for callbacks of Keras; `optimizers[pattern]` is a part."""
+        return _ByPattern(updating_optimizers(self), self._parts)
 
     @property
     def loss_scale_factor(self) -> Any:

@@ -56,6 +56,11 @@ else:
                 **kwargs,
             )
 
+        @property
+        def optimizers(self) -> Any:
+            """Those of a `CompositeOptimizer`, whose learning rates callbacks of Keras set."""
+            return self.inner_optimizer.optimizers
+
         def build(self, var_list: Sequence[Any]) -> None:
             """Creates the state of this optimizer and of the inner one.
 
