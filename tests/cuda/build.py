@@ -58,6 +58,31 @@ class Edit:
         return folder
 
 
+@dataclass(frozen=True)
+class Kernel:
+    """A kernel of cc/cuda.
+
+    Attributes:
+        name: Its name.
+        file: The name of the file that it is in.
+        head: Its declaration, up to the opening brace.
+    """
+
+    name: str
+    file: str
+    head: str
+
+
+def kernels() -> list[Kernel]:
+    """All kernels of cc/cuda."""
+    pattern = re.compile(r"__global__ void (?:__launch_bounds__\(kThreads\)\s+)?(\w+)\([^{]*\{")
+    return [
+        Kernel(found[1], path.name, found[0])
+        for path in sorted((*SOURCES.glob("*.cu"), *SOURCES.glob("*.h")))
+        for found in pattern.finditer(path.read_text())
+    ]
+
+
 def included_by(source: Path) -> set[str]:
     """The files of cc/cuda that a file of this folder consists of."""
     found, waiting = set(), {source.name}
@@ -107,10 +132,23 @@ def emulated_library(
     return native_build.run_ninja(ROOT, ninja, f"{checks.name}cuda-{name}", [library])[0]
 
 
+def core_files() -> set[Path]:
+    """The files of cc/core that reference.cc needs."""
+    found: set[Path] = set()
+    waiting = [ROOT / "tests" / "cuda" / "reference.cc"]
+    while waiting:
+        path = waiting.pop()
+        included = [ROOT / i for i in re.findall(r'#include "(cc/[^"]+)"', path.read_text())]
+        new = {f for i in included for f in (i, i.with_suffix(".cc")) if f.exists()} - found
+        found |= new
+        waiting += new
+    return found
+
+
 def reference_library() -> Path:
     """Builds the C interface of the CPU's kernels and returns its path."""
     ninja = native_build.NinjaFile(ROOT)
-    core = native_build.core_objects(ninja, ROOT)
+    core = native_build.core_objects(ninja, ROOT, files=core_files())
     flags = [*native_build.TARGETS["COPTS"], f"-I{ROOT}"]
     objects = [ninja.compile(ROOT / "tests" / "cuda" / "reference.cc", "cuda", flags)]
     library = "cuda/libtwml_core_reference.so"
