@@ -3,8 +3,9 @@
     python tools/cuda_library.py twml_ops/libtwml_cuda.so
 
 Clang 19 and the wheels of requirements/cuda.txt are unpacked in .cache/cuda, which neither needs
-root nor changes the system. With --nvcc the nvcc of a CUDA toolkit compiles instead. The library contains code for GPUs from Volta to Hopper, and PTX for
-newer ones. It needs no other CUDA library, and loads where there is no driver.
+root nor changes the system. With --nvcc the compiler of a CUDA toolkit is used instead. The library
+contains code for GPUs from Volta to Hopper, and PTX for newer ones. It needs no other CUDA library,
+and loads where there is no driver.
 """
 
 from __future__ import annotations

@@ -13,6 +13,7 @@ import native_build
 
 ROOT = native_build.ROOT
 SOURCES = ROOT / "cc" / "cuda"
+REFERENCE = ROOT / "tests" / "cuda" / "reference.cc"
 ROOT_INCLUDE = f"-I{ROOT}"
 # The emulation runs fibers, of which longjmp with checks knows nothing.
 FLAGS = [
@@ -132,10 +133,10 @@ def emulated_library(
     return native_build.run_ninja(ROOT, ninja, f"{checks.name}cuda-{name}", [library])[0]
 
 
-def core_files() -> set[Path]:
-    """The files of cc/core that reference.cc needs."""
+def files_of(*sources: Path) -> set[Path]:
+    """The files of cc that sources include, and the sources of these headers."""
     found: set[Path] = set()
-    waiting = [ROOT / "tests" / "cuda" / "reference.cc"]
+    waiting = list(sources)
     while waiting:
         path = waiting.pop()
         included = [ROOT / i for i in re.findall(r'#include "(cc/[^"]+)"', path.read_text())]
@@ -148,9 +149,9 @@ def core_files() -> set[Path]:
 def reference_library() -> Path:
     """Builds the C interface of the CPU's kernels and returns its path."""
     ninja = native_build.NinjaFile(ROOT)
-    core = native_build.core_objects(ninja, ROOT, files=core_files())
+    core = native_build.core_objects(ninja, ROOT, files=files_of(REFERENCE))
     flags = [*native_build.TARGETS["COPTS"], f"-I{ROOT}"]
-    objects = [ninja.compile(ROOT / "tests" / "cuda" / "reference.cc", "cuda", flags)]
+    objects = [ninja.compile(REFERENCE, "cuda", flags)]
     library = "cuda/libtwml_core_reference.so"
     ninja.link(library, [*objects, *core], ["-shared", "-pthread"])
     return native_build.run_ninja(ROOT, ninja, "cuda-reference", [library])[0]

@@ -1,4 +1,5 @@
 // The CPU's kernels behind a C interface, as the reference for the CUDA kernels.
+#include <cstddef>
 #include <cstdint>
 
 #include "cc/core/discretize.h"
@@ -145,4 +146,19 @@ REFERENCE int reference_discretize(const int64_t* ids, const float* values, cons
   status = (hashing ? HashingDiscretize<int64_t> : PercentileDiscretize<int64_t>)(
       batch, buckets, options, bits, Serial, allocate, splits_out);
   return status.ok() ? 0 : 1;
+}
+
+// Working memory that benchmarks reuse in every call.
+struct Arena {
+  char* memory;
+  size_t size, used;
+};
+
+REFERENCE void* reference_allocate(void* user, size_t bytes) {
+  Arena* arena = static_cast<Arena*>(user);
+  const size_t rounded = (bytes + 255) / 256 * 256;
+  if (rounded > arena->size - arena->used) return nullptr;
+  void* memory = arena->memory + arena->used;
+  arena->used += rounded;
+  return memory;
 }
