@@ -26,12 +26,17 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
+from tests.cuda.battery import SETS
 from tools.gpu_proof import device, pack, report, stage
 from tools.gpu_proof.measure import BANDWIDTH
 
 ROOT = pack.ROOT
+EMULATED, REFERENCE = (
+    ROOT / "build" / "native" / "cuda" / f"libtwml_{name}.so"
+    for name in ("cuda_emulated", "core_reference")
+)
 SECONDS, QUICK_SECONDS = 480, 60
-# The parts of the time at which the stages end, at the latest.
+# The parts of the time after the builds at which the stages end, at the latest.
 LAWS_END, SANITIZER_END = 0.5, 0.62
 LAST = 2  # seconds for the end of the last process and the files
 TOOLS = ("memcheck", "racecheck", "synccheck")  # of compute-sanitizer
@@ -46,7 +51,7 @@ class Proof:
 
     def __init__(self, options: argparse.Namespace) -> None:
         self.options = options
-        self.begin = time.monotonic()
+        self.begin = self.built = time.monotonic()
         self.total = options.seconds or (QUICK_SECONDS if options.quick else SECONDS)
         self.out: Path = options.out
         self.out.mkdir(parents=True, exist_ok=True)
@@ -72,8 +77,9 @@ class Proof:
         }
 
     def deadline(self, part: float = 1) -> float:
-        """When a stage ends that may take this part of the time."""
-        return self.begin + min(part * self.total, self.total - LAST)
+        """When a stage ends, at a part of the time after the builds."""
+        end = self.begin + self.total - LAST
+        return self.built + part * (end - self.built)
 
     def run(self) -> int:
         """Runs all stages.
@@ -83,6 +89,7 @@ class Proof:
         """
         with ThreadPoolExecutor(2) as pool:
             library, reference = pool.map(lambda build: build(), (self.library, self.reference))
+        self.built = time.monotonic()
         if library is not None and reference is not None:
             self.check(library, reference)
             self.sanitize(library, reference)
@@ -95,6 +102,8 @@ class Proof:
             else f"{broken} broken"
             if broken
             else f"{len(checked)} laws hold"
+            if checked
+            else "nothing was checked"
         )
         self.save()
         print(report.render(self.results))
@@ -119,7 +128,7 @@ class Proof:
     def library(self) -> Path | None:
         """Compiles the kernels, or finds a library that was compiled elsewhere."""
         if self.options.emulated:
-            return self.build("emulated kernels", self.function("emulated_library"))
+            return self.build("emulated kernels", self.function("emulated_library"), EMULATED)
         given = self.options.library or next(
             (f for f in (ROOT / pack.PREBUILT, ROOT / "twml_ops" / pack.PREBUILT) if f.exists()),
             None,
@@ -138,23 +147,26 @@ class Proof:
 
     def reference(self) -> Path | None:
         """Compiles the CPU's kernels."""
-        return self.build("CPU's kernels", self.function("reference_library"))
+        return self.build("CPU's kernels", self.function("reference_library"), REFERENCE)
 
     @staticmethod
     def function(name: str) -> list[Any]:
-        """A command that calls a function of tests/cuda/build.py and prints its result."""
-        return [sys.executable, "-c", f"from tests.cuda import build; print(build.{name}())"]
+        """A command that calls a function of tests/cuda/build.py."""
+        return [sys.executable, "-c", f"from tests.cuda import build; build.{name}()"]
 
-    def build(self, name: str, command: list[Any], output: Path | None = None) -> Path | None:
-        """Runs a build, whose last line of output is the path of the library by default."""
-        begin = time.monotonic()
+    def build(self, name: str, command: list[Any], output: Path) -> Path | None:
+        """Runs a build, unless it was run after the last change of a file."""
+        begin, newest = time.monotonic(), max((ROOT / f).stat().st_mtime for f in pack.files())
+        if output.exists() and output.stat().st_mtime > newest:
+            self.results["builds"][name] = {"result": "built before", "seconds": 0}
+            return output
         code, text = stage.call(command, ROOT, self.deadline())
         result = "built" if code == 0 else f"failed with {code}: {text[-3000:]}"
+        if code is None:
+            result = f"not finished: {text[-3000:]}"
         seconds = round(time.monotonic() - begin, 1)
         self.results["builds"][name] = {"result": result, "seconds": seconds}
-        if code != 0:
-            return None
-        return output or Path(text.strip().splitlines()[-1])
+        return output if code == 0 else None
 
     def check(self, library: Path, reference: Path) -> None:
         """Checks the laws."""
@@ -163,7 +175,7 @@ class Proof:
             self.results["laws"]["checked"].append(line)
             self.save()
 
-        chosen = "quick" if self.options.quick else "all"
+        chosen = self.options.laws or ("quick" if self.options.quick else "all")
         self.results["laws"]["complete"] = stage.run(
             [sys.executable, "-m", "tests.cuda.battery", library, reference, "--set", chosen],
             ROOT,
@@ -212,6 +224,9 @@ def main() -> int:
     )
     parser.add_argument("--quick", action="store_true", help="fewer laws, and a minute")
     parser.add_argument("--seconds", type=float, help=f"the time for all ({SECONDS})")
+    parser.add_argument(
+        "--laws", choices=SETS, help="which laws; by default as many as --quick says"
+    )
     parser.add_argument("--out", type=Path, default=Path("out/gpu_proof"), help="%(default)s")
     parser.add_argument("--emulated", action="store_true", help="run the kernels on the CPU")
     parser.add_argument("--library", type=Path, help="a CUDA library instead of the sources")

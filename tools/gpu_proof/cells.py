@@ -66,7 +66,7 @@ class Cell:
 
     def tiny(self) -> Cell:
         """The same for the emulation."""
-        return replace(self, dim=min(self.dim, 33), rows=5, length=4)
+        return replace(self, dim=min(self.dim, 36), rows=5, length=4)
 
     def batch(self, table_rows: int, seed: int) -> tuple[Any, Any, Any]:
         """The ids, values (or None) and row splits of a batch."""

@@ -30,6 +30,8 @@ def render(results: Mapping[str, Any]) -> str:
     cells = results["cells"]
     end = "all" if results["all_cells"] else "not all"
     lines += [f"- measurements: {len(cells)} ({end})", ""]
+    if results["device"]["name"] == "emulation":
+        lines += ["The sizes on the emulation are tiny, and its times mean nothing.", ""]
     if cells:
         lines += _table(results)
     return "\n".join(lines) + "\n"
