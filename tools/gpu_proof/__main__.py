@@ -127,7 +127,7 @@ class Proof:
 
     def library(self) -> Path | None:
         """Compiles the kernels, or finds a library that was compiled elsewhere."""
-        if self.options.emulated:
+        if self.options.emulated and self.options.library is None:
             return self.build("emulated kernels", self.function("emulated_library"), EMULATED)
         given = self.options.library or next(
             (f for f in (ROOT / pack.PREBUILT, ROOT / "twml_ops" / pack.PREBUILT) if f.exists()),

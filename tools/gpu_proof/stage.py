@@ -56,17 +56,15 @@ def run(
         folder: Where it runs.
         deadline: When it is ended, of time.monotonic().
         limit: Seconds after which an item counts as hanging.
-        report: Receives the line of each item that is done.
+        report: Receives the line of each item when it is done.
 
     Returns:
         Whether all items are done.
     """
     done = 0
     for _ in range(MOST_RESTARTS):
-        ended = _run_once([*command, "--skip", str(done)], folder, deadline, limit)
-        for line in ended.lines:
-            report(line)
-        done += len(ended.lines)
+        ended = _run_once([*command, "--skip", str(done)], folder, deadline, limit, report)
+        done += ended.done
         if ended.why is None or ended.running is None:
             if ended.why is not None and ended.why != "time":
                 report({"done": "start of the process", "why": ended.why, "seconds": 0})
@@ -79,16 +77,22 @@ def run(
 
 
 class _Ended:
-    """What a child has reported, and why it ended early; "time": it was the deadline."""
+    """How many items a child has done, and why it ended early; "time": it was the deadline."""
 
     def __init__(self) -> None:
-        self.lines: list[dict[str, Any]] = []
+        self.done = 0
         self.running: str | None = None
         self.seconds = 0.0
         self.why: str | None = None
 
 
-def _run_once(command: Sequence[Any], folder: Any, deadline: float, limit: float) -> _Ended:
+def _run_once(
+    command: Sequence[Any],
+    folder: Any,
+    deadline: float,
+    limit: float,
+    report: Callable[[dict[str, Any]], None],
+) -> _Ended:
     ended = _Ended()
     with tempfile.TemporaryFile("w+") as errors:
         child = _start(command, folder, subprocess.PIPE, errors)
@@ -107,13 +111,14 @@ def _run_once(command: Sequence[Any], folder: Any, deadline: float, limit: float
                 if line is None:
                     code = child.wait()
                     errors.seek(0)
-                    if ended.running is not None or (code != 0 and not ended.lines):
+                    if ended.running is not None or (code != 0 and ended.done == 0):
                         ended.why = f"the process ended with {code}: {errors.read()[-2000:]}"
                     break
                 message = json.loads(line)
                 begin, ended.running = time.monotonic(), message.get("start")
                 if ended.running is None:
-                    ended.lines.append(message)
+                    ended.done += 1
+                    report(message)
         finally:
             _end(child)
     ended.seconds = round(time.monotonic() - begin, 3)
