@@ -178,7 +178,7 @@ def build(output: Path, architectures: tuple[str, ...] = ARCHITECTURES) -> None:
 
 
 def build_with_nvcc(output: Path, nvcc: Path, architecture: str) -> None:
-    """Compiles the kernels with nvcc, from CUDA 12 on, and links the library.
+    """Compiles the kernels with nvcc, of CUDA 13, and links the library.
 
     Args:
         output: The library.

@@ -114,9 +114,9 @@ REFERENCE int reference_max_norm(const int64_t* ids, const float* values, int64_
   const Span<const float> shift = {bias, input_dim};
   const Span<const float>* b = bias == nullptr ? nullptr : &shift;
   const Status status =
-      training ? MaxNormTraining<int64_t>(batch, {max_abs, input_dim}, b, options, Serial,
-                                          {out, scale})
-               : MaxNorm<int64_t>(batch, {max_abs, input_dim}, b, options, Serial, {out, scale});
+      training
+          ? MaxNormTraining<int64_t>(batch, {max_abs, input_dim}, b, options, Serial, {out, scale})
+          : MaxNorm<int64_t>(batch, {max_abs, input_dim}, b, options, Serial, {out, scale});
   return status.ok() ? 0 : 1;
 }
 
@@ -129,9 +129,8 @@ REFERENCE int reference_discretize(const int64_t* ids, const float* values, cons
                                    int64_t bits, int64_t* ids_out, float* values_out,
                                    int64_t* splits_out, int64_t* number) {
   Buckets buckets;
-  Status status =
-      Buckets::Make({feature_ids, num_features}, {boundaries, num_boundaries},
-                    {boundary_splits, num_features + 1}, Serial, &buckets);
+  Status status = Buckets::Make({feature_ids, num_features}, {boundaries, num_boundaries},
+                                {boundary_splits, num_features + 1}, Serial, &buckets);
   if (!status.ok()) return 1;
   DiscretizeOptions options;
   options.side = static_cast<Side>(side);
@@ -143,8 +142,9 @@ REFERENCE int reference_discretize(const int64_t* ids, const float* values, cons
     return EntriesOutput{ids_out, values_out};
   };
   const auto batch = BatchOf<int64_t>(ids, values, splits, n, rows);
-  status = (hashing ? HashingDiscretize<int64_t> : PercentileDiscretize<int64_t>)(
-      batch, buckets, options, bits, Serial, allocate, splits_out);
+  status = (hashing ? HashingDiscretize<int64_t>
+                    : PercentileDiscretize<int64_t>)(batch, buckets, options, bits, Serial,
+                                                     allocate, splits_out);
   return status.ok() ? 0 : 1;
 }
 
