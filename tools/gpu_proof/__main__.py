@@ -19,6 +19,7 @@ import json
 import os
 import platform
 import shutil
+import signal
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -238,6 +239,8 @@ def main() -> int:
         size = pack.write(options.pack, options.library)
         print(f"{options.pack}: {size / 2**20:.1f} MiB; run `python -m tools.gpu_proof` there")
         return 0
+    # An exception ends the children, which are processes of other sessions.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     return Proof(options).run()
 
 

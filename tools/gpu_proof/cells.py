@@ -23,7 +23,7 @@ class Cell:
         rows: Rows of a batch.
         length: Ids of each row.
         bfloat16: Whether the table has this type, else float32.
-        caches: Bytes of the table, in sizes of the L2 cache.
+        caches: Bytes of the table, in sizes of the L2 cache, which then holds one of `caches` rows.
         skew: Exponent of a Zipf distribution of the ids; 0: uniform.
         wide_ids: Whether ids are int64, else int32.
         weighted: Whether ids have values.
@@ -34,7 +34,7 @@ class Cell:
     rows: int
     length: int
     bfloat16: bool = False
-    caches: float = 10
+    caches: float = 20
     skew: float = 0
     wide_ids: bool = True
     weighted: bool = True
@@ -44,7 +44,7 @@ class Cell:
         """A short description, which no other cell has."""
         kind = "bfloat16" if self.bfloat16 else "float32"
         parts = [f"{self.task} {kind} D={self.dim} B={self.rows} L={self.length}"]
-        parts += [f"{self.caches:g}xL2"] if self.caches != 10 else []
+        parts += [f"{self.caches:g}xL2"] if self.caches != 20 else []
         parts += [f"Zipf {self.skew:g}"] if self.skew else []
         parts += [] if self.wide_ids else ["int32 ids"]
         parts += [] if self.weighted else ["no values"]
