@@ -249,6 +249,7 @@ class CudaLibrary:
             if code != 0:
                 return code, list
             total = int(memory.get(ends, n, np.int64)[-1]) if n else 0
+            assert 0 <= total <= 2 * n, "an entry becomes two at most"
             ids = memory.put(np.full(total, -1, np.int64))
             values = memory.put(np.full(total, np.nan, np.float32))
             code = self.library.twml_cuda_discretize(
