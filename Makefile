@@ -23,7 +23,7 @@ NATIVE = $(wildcard cc/core/*.cc cc/core/*.h cc/core/scorer/*.cc cc/core/scorer/
 # Make must not delete stamp files of intermediate targets.
 .SECONDARY:
 
-.PHONY: help tensorflows setup train test test-cc test-asan test-tsan test-cc-asan test-cc-tsan test-ops-asan test-slow test-smoke test-fake-gpu test-gpu test-gpu-check test-tpu lint format bench bench-gpu quality cuda-library cuda-wheel wheel test-wheel stubs docs bazel clean
+.PHONY: help tensorflows setup train test test-cc test-asan test-tsan test-cc-asan test-cc-tsan test-ops-asan test-slow test-smoke test-fake-gpu test-gpu test-gpu-check test-nvcc gpu-proof test-tpu lint format bench bench-gpu quality cuda-library cuda-wheel wheel test-wheel stubs docs bazel clean
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / { printf "make %-14s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 	@echo "TF=2.15 selects the TensorFlow version of a target, TEST_TFS=2.21 the TensorFlow versions of
@@ -149,6 +149,19 @@ test-gpu: .venv/gpu/.built ## test the CUDA kernels, and tables on the GPU, on a
 
 bench-gpu: .venv/gpu/.built ## measure on a machine with a GPU
 	.venv/gpu/bin/python -m benchmarks.gpu $(BENCH_GPU)
+
+# Without TensorFlow, and without an environment: PROOF="--quick" passes options, PYTHON has to have NumPy.
+gpu-proof: ## prove and measure the CUDA kernels on a machine with a GPU, without TensorFlow
+	$(PYTHON) -m tools.gpu_proof $(PROOF)
+
+.venv/nvcc/.installed: requirements/pins.txt requirements/nvcc.txt
+	$(PYTHON) -m venv .venv/nvcc
+	.venv/nvcc/bin/pip install -q -r requirements/nvcc.txt
+	touch $@
+
+test-nvcc: .venv/nvcc/.installed .venv/tf-$(TF)/.built ## compile the CUDA kernels with nvcc, which needs no GPU
+	TWML_NVCC="$$(echo $(CURDIR)/.venv/nvcc/lib/python3*/site-packages/nvidia/cu13/bin/nvcc)" \
+		.venv/tf-$(TF)/bin/python -m pytest -m "" tests/tools/test_gpu_proof.py -k nvcc
 
 test-slow: $(TEST_TFS:%=.venv/tf-%/.built) ## run the tests that take minutes
 	for tf in $(TEST_TFS); do .venv/tf-$$tf/bin/python -m pytest $(PYTEST_FLAGS) -m slow || [ $$? = 5 ]; done

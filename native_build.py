@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import ast
 import fcntl
+import importlib.util
 import json
 import os
 import platform
+import shlex
 import shutil
 import subprocess
 import sys
 import sysconfig
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -191,12 +194,14 @@ class NinjaFile:
         self._root = root
         self.log_folder = log_folder
         self._outputs: set[str] = set()
+        self._compiler = os.environ.get("CXX", "g++")
+        self._commands: dict[str, tuple[str, str]] = {}  # output -> (rule, command)
         self.units: dict[str, list[Path]] = {}
         self.links: dict[str, Path] = {}
         self._lines = [
             "ninja_required_version = 1.5",
             f"builddir = {log_folder}",
-            f"cxx = {os.environ.get('CXX', 'g++')}",
+            f"cxx = {self._compiler}",
             "rule compile",
             "  command = $cxx $flags -MMD -MF $out.d -c $in -o $out",
             "  depfile = $out.d",
@@ -250,7 +255,23 @@ class NinjaFile:
         """Adds the linking of object files."""
         self._statement(output, "link", objects, flags)
 
+    def run(self, directory: Path) -> None:
+        """Runs all commands without ninja, which is not installed everywhere."""
+
+        def run(command: str) -> None:
+            subprocess.run(command, shell=True, cwd=directory, check=True)
+
+        for output in self._commands:
+            (directory / output).parent.mkdir(parents=True, exist_ok=True)
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            for rule in ("compile", "link"):
+                list(pool.map(run, (c for r, c in self._commands.values() if r == rule)))
+
     def _statement(self, output: str, rule: str, inputs: list[str], flags: list[str]) -> None:
+        before, after = (flags, ["-c"]) if rule == "compile" else ([], flags)
+        quoted = map(shlex.quote, inputs)
+        command = [self._compiler, *before, "-o", output, *quoted, *after]
+        self._commands[output] = (rule, " ".join(command))
         escaped = [i.replace(" ", "$ ") for i in inputs]
         self._lines += [
             f"build {output}: {rule} {' '.join(escaped)}",
@@ -262,20 +283,20 @@ class NinjaFile:
         return "\n".join(self._lines) + "\n"
 
 
-def core_objects(ninja: NinjaFile, root: Path, checks: Sanitizer = NONE) -> list[str]:
-    """Adds the compilation of cc/core and returns the object files."""
+def core_objects(
+    ninja: NinjaFile, root: Path, checks: Sanitizer = NONE, files: Container[Path] | None = None
+) -> list[str]:
+    """Adds the compilation of cc/core, or of some of its files, and returns the object files."""
     directory = f"{checks.prefix}core"
     flags = [*TARGETS["COPTS"], f"-I{root}", *checks.flags]
-    objects = [
-        ninja.compile(source, directory, flags)
-        for source in sources(root, "cc/core", "CORE_SOURCES")
-    ]
+    core, simd = (
+        [s for s in sources(root, "cc/core", patterns) if files is None or s in files]
+        for patterns in ("CORE_SOURCES", "SIMD_SOURCES")
+    )
+    objects = [ninja.compile(source, directory, flags) for source in core]
     for level, simd_flags in simd_levels().items():
         level_flags = [*flags, *simd_flags, f"-DTWML_SIMD_LEVEL={level}"]
-        objects += [
-            ninja.compile(source, f"{directory}/{level}", level_flags)
-            for source in sources(root, "cc/core", "SIMD_SOURCES")
-        ]
+        objects += [ninja.compile(source, f"{directory}/{level}", level_flags) for source in simd]
     return objects
 
 
@@ -359,18 +380,22 @@ def build_sanitized_package(root: Path, checks: Sanitizer) -> Path:
 def run_ninja(root: Path, ninja: NinjaFile, name: str, targets: list[str]) -> list[Path]:
     """Runs ninja and returns the paths of the targets.
 
-    A lock lets processes with the same folder of logs run one after another.
+    A lock lets processes with the same folder of logs run one after another. Where ninja is not
+    installed, all commands are run.
     """
-    import ninja as ninja_package
-
     directory = root / "build" / "native"
     logs = directory / ninja.log_folder
     logs.mkdir(parents=True, exist_ok=True)
     script = directory / f"{name}.ninja"
     ninja.write(script)
-    executable = Path(ninja_package.BIN_DIR) / "ninja"
     with open(logs / ".lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
+        if importlib.util.find_spec("ninja") is None:
+            ninja.run(directory)
+            return [directory / target for target in targets]
+        import ninja as ninja_package
+
+        executable = Path(ninja_package.BIN_DIR) / "ninja"
         subprocess.run([str(executable), "-f", script.name, *targets], cwd=directory, check=True)
     return [directory / target for target in targets]
 

@@ -3,8 +3,9 @@
     python tools/cuda_library.py twml_ops/libtwml_cuda.so
 
 Clang 19 and the wheels of requirements/cuda.txt are unpacked in .cache/cuda, which neither needs
-root nor changes the system. The library contains code for GPUs from Volta to Hopper, and PTX for
-newer ones. It needs no other CUDA library, and loads where there is no driver.
+root nor changes the system. With --nvcc the compiler of a CUDA toolkit is used instead. The library
+contains code for GPUs from Volta to Hopper, and PTX for newer ones. It needs no other CUDA library,
+and loads where there is no driver.
 """
 
 from __future__ import annotations
@@ -15,7 +16,9 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 import zipfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -174,6 +177,47 @@ def build(output: Path, architectures: tuple[str, ...] = ARCHITECTURES) -> None:
     partial.replace(output)
 
 
+def build_with_nvcc(output: Path, nvcc: Path, architecture: str) -> None:
+    """Compiles the kernels with nvcc, of CUDA 13, and links the library.
+
+    Args:
+        output: The library.
+        nvcc: The compiler.
+        architecture: The GPU that it has code for.
+    """
+    virtual = architecture.replace("sm_", "compute_")
+    code = f"arch={virtual},code=[{architecture},{virtual}]"
+
+    def compile_file(source: Path) -> Path:
+        # nvcc names its intermediate files by the source.
+        folder = objects / source.stem
+        folder.mkdir()
+        run(
+            nvcc, "-std=c++17", "-O3", "-gencode", code,
+            # Only explicit fused multiply-add, as above; cc/core has constexpr functions for both.
+            "-fmad=false", "--expt-relaxed-constexpr",
+            "-Xcompiler", "-fPIC,-fvisibility=hidden,-Wall,-Wextra,-Werror", f"-I{ROOT}",
+            "--keep", "--keep-dir", folder, "-c", source, "-o", folder / "object.o",
+        )  # fmt: skip
+        (ptx,) = folder.glob("*.ptx")
+        inexact = inexact_instructions(ptx.read_text())
+        if inexact:
+            raise SystemExit(f"{source.name} has instructions that round wrongly: {inexact}")
+        return folder / "object.o"
+
+    with tempfile.TemporaryDirectory() as temporary, ThreadPoolExecutor(os.cpu_count()) as pool:
+        objects = Path(temporary)
+        compiled = list(pool.map(compile_file, sorted((ROOT / "cc" / "cuda").glob("*.cu"))))
+        partial = output.with_suffix(".partial")
+        # The wheels of CUDA have their libraries where nvcc does not look for them.
+        wheel = nvcc.resolve().parent.parent / "lib"
+        run(
+            nvcc, "-shared", "-cudart", "static", f"-L{wheel}", *compiled, "-o", partial,
+            "-Xlinker", "--exclude-libs=ALL", "-Xlinker", "--gc-sections", "-Xlinker", "-s",
+        )  # fmt: skip
+        partial.replace(output)
+
+
 def main() -> None:
     """Parses the command line and builds."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
@@ -181,8 +225,13 @@ def main() -> None:
     parser.add_argument(
         "--arch", nargs="+", default=ARCHITECTURES, help="GPUs to compile for (%(default)s)"
     )
+    parser.add_argument("--nvcc", type=Path, help="compile with this nvcc, for the last of --arch")
     arguments = parser.parse_args()
-    build(arguments.output.resolve(), tuple(arguments.arch))
+    output = arguments.output.resolve()
+    if arguments.nvcc is None:
+        build(output, tuple(arguments.arch))
+    else:
+        build_with_nvcc(output, arguments.nvcc, arguments.arch[-1])
 
 
 if __name__ == "__main__":

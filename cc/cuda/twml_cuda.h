@@ -78,7 +78,7 @@ int twml_cuda_abi(void);
 int twml_cuda_num_devices(void); /* 0 without a driver */
 
 /* Memory of the current device for callers without an allocator of their own. The copy waits for
- * all work that is queued on the device. */
+ * the default stream, and not for streams that are created as non-blocking. */
 void* twml_cuda_allocate(size_t bytes);
 int twml_cuda_free(void* memory);
 int twml_cuda_copy(void* to, const void* from, size_t bytes);

@@ -13,6 +13,7 @@ import native_build
 
 ROOT = native_build.ROOT
 SOURCES = ROOT / "cc" / "cuda"
+REFERENCE = ROOT / "tests" / "cuda" / "reference.cc"
 ROOT_INCLUDE = f"-I{ROOT}"
 # The emulation runs fibers, of which longjmp with checks knows nothing.
 FLAGS = [
@@ -56,6 +57,31 @@ class Edit:
             raise ValueError(f"{self.name}: {self.file} must contain {self.old!r} once")
         (copy / self.file).write_text(text.replace(self.old, self.new))
         return folder
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A kernel of cc/cuda.
+
+    Attributes:
+        name: Its name.
+        file: The name of the file that it is in.
+        head: Its declaration, up to the opening brace.
+    """
+
+    name: str
+    file: str
+    head: str
+
+
+def kernels() -> list[Kernel]:
+    """All kernels of cc/cuda."""
+    pattern = re.compile(r"__global__ void (?:__launch_bounds__\(kThreads\)\s+)?(\w+)\([^{]*\{")
+    return [
+        Kernel(found[1], path.name, found[0])
+        for path in sorted((*SOURCES.glob("*.cu"), *SOURCES.glob("*.h")))
+        for found in pattern.finditer(path.read_text())
+    ]
 
 
 def included_by(source: Path) -> set[str]:
@@ -107,12 +133,25 @@ def emulated_library(
     return native_build.run_ninja(ROOT, ninja, f"{checks.name}cuda-{name}", [library])[0]
 
 
+def files_of(*sources: Path) -> set[Path]:
+    """The files of cc that sources include, and the sources of these headers."""
+    found: set[Path] = set()
+    waiting = list(sources)
+    while waiting:
+        path = waiting.pop()
+        included = [ROOT / i for i in re.findall(r'#include "(cc/[^"]+)"', path.read_text())]
+        new = {f for i in included for f in (i, i.with_suffix(".cc")) if f.exists()} - found
+        found |= new
+        waiting += new
+    return found
+
+
 def reference_library() -> Path:
     """Builds the C interface of the CPU's kernels and returns its path."""
     ninja = native_build.NinjaFile(ROOT)
-    core = native_build.core_objects(ninja, ROOT)
+    core = native_build.core_objects(ninja, ROOT, files=files_of(REFERENCE))
     flags = [*native_build.TARGETS["COPTS"], f"-I{ROOT}"]
-    objects = [ninja.compile(ROOT / "tests" / "cuda" / "reference.cc", "cuda", flags)]
+    objects = [ninja.compile(REFERENCE, "cuda", flags)]
     library = "cuda/libtwml_core_reference.so"
     ninja.link(library, [*objects, *core], ["-shared", "-pthread"])
     return native_build.run_ninja(ROOT, ninja, "cuda-reference", [library])[0]

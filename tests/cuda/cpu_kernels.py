@@ -72,6 +72,46 @@ class Reference:
         )
         return [table, *slots]
 
+    def max_norm(
+        self,
+        ids: Array,
+        values: Array,
+        max_abs: Array,
+        bias: Array | None,
+        training: bool,
+        epsilon: float,
+        decay: float,
+    ) -> list[Array]:
+        """The values, their scales and the new state; what is not finite counts as 0."""
+        ids, state = ids.astype(np.int64), max_abs.copy()
+        out, scale = np.empty_like(values), np.empty_like(values)
+        n, rows = ctypes.c_int64(len(ids)), ctypes.c_int64(len(state))
+        numbers = int(training), ctypes.c_float(epsilon), ctypes.c_float(decay)
+        arrays = _p(ids), _p(values), n, _p(state), rows, _p(bias)
+        self._call("max_norm", *arrays, *numbers, _p(out), _p(scale))
+        return [out, scale, state]
+
+    def discretize(
+        self, batch: Csr, features: Array, boundaries: Array, splits: Array, **o: int
+    ) -> list[Array]:
+        """The options are those of `CudaLibrary.discretize`."""
+        n, ids = len(batch.ids), batch.ids.astype(np.int64)
+        ids_out, values_out = np.empty(2 * n, np.int64), np.empty(2 * n, np.float32)
+        splits_out, number = np.empty_like(batch.row_splits), ctypes.c_int64()
+        names = ("side", "missing", "unknown", "keep_inputs", "hashing", "bits")
+        self._call(
+            "discretize",
+            *(_p(ids), _p(batch.values), _p(batch.row_splits)),
+            *(ctypes.c_int64(n), ctypes.c_int64(batch.num_rows)),
+            *(_p(features), ctypes.c_int64(len(features))),
+            *(_p(boundaries), ctypes.c_int64(len(boundaries)), _p(splits)),
+            *(int(o[name]) for name in names[:-1]),
+            ctypes.c_int64(o["bits"]),
+            *(_p(ids_out), _p(values_out), _p(splits_out), ctypes.byref(number)),
+        )
+        # Where the number of entries does not change, the CPU writes no values: all are 1.
+        return [ids_out[: number.value], values_out[: number.value], splits_out]
+
     def _call(self, name: str, *arguments: Any) -> None:
         assert getattr(self.library, f"reference_{name}")(*arguments) == 0
 

@@ -10,25 +10,30 @@
 // be compiled with -fsanitize=address,undefined.
 //
 // Work on a stream is done at once, or, after cuda_on_cpu_defer(1), when something waits for it, so
-// a host that reads a result too early gets a wrong one. cuda_on_cpu_fail(n) makes the call after n
-// others fail.
+// a host that reads a result too early gets a wrong one. Then the streams go on in an order that is
+// drawn at random, so work on the wrong stream is done too early or too late. cuda_on_cpu_fail(n)
+// makes the call after n others fail.
 //
 // Not simulated: concurrent blocks, the weak memory model, limits of registers and shared memory.
 // Shared memory keeps its content from block to block.
 #ifndef TESTS_CUDA_CUDA_ON_CPU_H_
 #define TESTS_CUDA_CUDA_ON_CPU_H_
 
+#include <malloc.h>
 #include <setjmp.h>
 #include <sys/mman.h>
 #include <ucontext.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <deque>
 #include <functional>
+#include <iterator>
 #include <map>
 #include <memory>
 #include <random>
@@ -48,6 +53,7 @@
 using cudaStream_t = void*;
 using cudaError_t = int;
 constexpr int cudaSuccess = 0;
+constexpr int cudaErrorMemoryAllocation = 2;
 constexpr int cudaErrorUnknown = 999;
 constexpr int cudaMemcpyDefault = 4;
 
@@ -256,11 +262,14 @@ inline void RunBlock(dim3 block_idx) {
   }
 }
 
-// What a program has queued, on all streams, and how many of its calls succeed from now on.
-inline std::vector<std::function<void()>> queue;
+// What a program has queued on each stream, and how many of its calls succeed from now on.
+inline std::map<void*, std::deque<std::function<void()>>> queues;
+inline std::mt19937 choice;  // of the stream that goes on
 inline bool deferred = false;
 inline int64_t calls_until_failure = -1;
 inline thread_local int last_error = cudaSuccess;
+inline int64_t capacity = INT64_MAX;  // bytes of the device
+inline std::atomic<int64_t> allocated{0};
 
 // Whether this call of CUDA is the one to fail.
 inline bool FailsNow() {
@@ -270,21 +279,34 @@ inline bool FailsNow() {
 }
 
 template <class Work>
-int Enqueue(Work work) {
+int Enqueue(void* stream, Work work) {
   if (FailsNow()) return cudaErrorUnknown;
   if (deferred) {
-    queue.push_back(std::move(work));
+    queues[stream].push_back(std::move(work));
   } else {
     work();
   }
   return cudaSuccess;
 }
 
-inline void Synchronize() {
-  if (!deferred) return;
-  const auto works = std::move(queue);
-  queue.clear();
-  for (const auto& work : works) work();
+inline void RunFirst(void* stream) {
+  auto& queue = queues[stream];
+  const auto work = std::move(queue.front());
+  queue.pop_front();
+  if (queue.empty()) queues.erase(stream);
+  work();
+}
+
+// Does work of any stream until all work of this one is done. No stream waits for another, as those
+// of TensorFlow.
+inline void Synchronize(void* stream) {
+  while (queues.count(stream) != 0) {
+    RunFirst(std::next(queues.begin(), choice() % queues.size())->first);
+  }
+}
+
+inline void SynchronizeAll() {
+  while (!queues.empty()) Synchronize(queues.begin()->first);
 }
 
 template <class... P, class... A>
@@ -305,15 +327,16 @@ void Launch(const char* name, void (*kernel)(P...), dim3 grid, dim3 threads, A..
 }
 
 template <class... P, class... A>
-void Queue(const char* name, void (*kernel)(P...), dim3 grid, dim3 threads, A... args) {
-  Enqueue([=] { Launch(name, kernel, grid, threads, args...); });
+void Queue(const char* name, void (*kernel)(P...), dim3 grid, dim3 threads, void* stream,
+           A... args) {
+  Enqueue(stream, [=] { Launch(name, kernel, grid, threads, args...); });
 }
 
 }  // namespace cuda_on_cpu
 
 #define TWML_QUEUE_KERNEL(kernel, grid, threads, stream, ...) \
-  (void)(stream), cuda_on_cpu::Queue(#kernel, kernel, grid, threads, __VA_ARGS__)
-#define TWML_EMULATION_QUEUE(stream, ...) ((void)(stream), cuda_on_cpu::Enqueue(__VA_ARGS__))
+  cuda_on_cpu::Queue(#kernel, kernel, grid, threads, stream, __VA_ARGS__)
+#define TWML_EMULATION_QUEUE(stream, ...) cuda_on_cpu::Enqueue(stream, __VA_ARGS__)
 
 #define threadIdx (cuda_on_cpu::machine.running->thread_idx)
 #define blockIdx (cuda_on_cpu::machine.block.block_idx)
@@ -347,30 +370,34 @@ T atomicMax(T* p, T v) {
 }
 
 inline int cudaGetLastError() { return std::exchange(cuda_on_cpu::last_error, cudaSuccess); }
-inline int cudaMemsetAsync(void* p, int byte, size_t bytes, cudaStream_t) {
-  return cuda_on_cpu::Enqueue([=] { std::memset(p, byte, bytes); });
+inline int cudaMemsetAsync(void* p, int byte, size_t bytes, cudaStream_t stream) {
+  return cuda_on_cpu::Enqueue(stream, [=] { std::memset(p, byte, bytes); });
 }
-inline int cudaStreamSynchronize(cudaStream_t) {
+inline int cudaStreamSynchronize(cudaStream_t stream) {
   if (cuda_on_cpu::FailsNow()) return cudaErrorUnknown;
-  cuda_on_cpu::Synchronize();
+  cuda_on_cpu::Synchronize(stream);
   return cudaSuccess;
 }
 inline int cudaMalloc(void** p, size_t bytes) {
-  *p = std::malloc(bytes);
-  return *p == nullptr ? 2 : cudaSuccess;
+  const auto left = static_cast<uint64_t>(cuda_on_cpu::capacity - cuda_on_cpu::allocated);
+  *p = bytes > left ? nullptr : std::malloc(bytes);
+  if (*p == nullptr) return cuda_on_cpu::last_error = cudaErrorMemoryAllocation;
+  cuda_on_cpu::allocated += static_cast<int64_t>(malloc_usable_size(*p));
+  return cudaSuccess;
 }
 inline int cudaFree(void* p) {
-  cuda_on_cpu::Synchronize();
+  cuda_on_cpu::SynchronizeAll();
+  cuda_on_cpu::allocated -= static_cast<int64_t>(malloc_usable_size(p));
   std::free(p);
   return cudaSuccess;
 }
 inline int cudaMemcpy(void* to, const void* from, size_t bytes, int) {
-  cuda_on_cpu::Synchronize();
+  cuda_on_cpu::Synchronize(nullptr);
   if (bytes > 0) std::memcpy(to, from, bytes);
   return cudaSuccess;
 }
-inline int cudaMemcpyAsync(void* to, const void* from, size_t bytes, int, cudaStream_t) {
-  return cuda_on_cpu::Enqueue([=] { std::memcpy(to, from, bytes); });
+inline int cudaMemcpyAsync(void* to, const void* from, size_t bytes, int, cudaStream_t stream) {
+  return cuda_on_cpu::Enqueue(stream, [=] { std::memcpy(to, from, bytes); });
 }
 inline int cudaMallocHost(void** p, size_t bytes) {
   if (cuda_on_cpu::FailsNow()) return cudaErrorUnknown;
@@ -385,12 +412,20 @@ inline int cudaGetDeviceCount(int* count) {
 #define CUDA_ON_CPU_API extern "C" __attribute__((visibility("default"), weak))
 
 // Chooses the order of blocks and threads.
-CUDA_ON_CPU_API void cuda_on_cpu_seed(unsigned seed) { cuda_on_cpu::seed = seed; }
+CUDA_ON_CPU_API void cuda_on_cpu_seed(unsigned seed) {
+  cuda_on_cpu::seed = seed;
+  cuda_on_cpu::choice.seed(seed);
+}
 
 // Chooses when the work of streams is done. Not for programs with several threads.
 CUDA_ON_CPU_API void cuda_on_cpu_defer(int deferred) {
-  cuda_on_cpu::Synchronize();
+  cuda_on_cpu::SynchronizeAll();
   cuda_on_cpu::deferred = deferred != 0;
+}
+
+// Limits the memory of the device to that in use and `bytes`; without a limit if that is negative.
+CUDA_ON_CPU_API void cuda_on_cpu_capacity(int64_t bytes) {
+  cuda_on_cpu::capacity = bytes < 0 ? INT64_MAX : cuda_on_cpu::allocated + bytes;
 }
 
 // Makes a call of CUDA fail, after `calls` that do not; never if that is negative. Returns how many

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,22 +18,29 @@ _FENCE = 0 if "asan" in os.environ.get("LD_PRELOAD", "") else 4096
 
 @dataclass
 class Memory:
-    """The arrays of one call on the device."""
+    """The arrays of one call on the device.
+
+    Attributes:
+        library: The loaded library.
+        stream: The stream that the call is queued on; None for the default one.
+        workspace: What allocates working memory in place of `allocate`; None is returned if there
+            is none.
+    """
 
     library: Any
+    stream: int | None = None
+    workspace: Callable[[Memory, int], int | None] | None = None
     pointers: list[int] = field(default_factory=list)
     fenced: list[tuple[int, int]] = field(default_factory=list)  # (first byte, bytes) of arrays
-    budget: int | None = None  # bytes that the library may allocate
 
     def allocate(self, size: int) -> int | None:
-        if self.budget is not None:
-            if size > self.budget:
-                return None
-            self.budget -= size
         pointer = self.library.twml_cuda_allocate(max(size, 1))
-        assert pointer, "the device is out of memory"
-        self.pointers.append(pointer)
+        if pointer:
+            self.pointers.append(pointer)
         return pointer
+
+    def allocate_workspace(self, size: int) -> int | None:
+        return (self.workspace or Memory.allocate)(self, size)
 
     def put(self, array: Array | None) -> int | None:
         if array is None:
@@ -41,8 +49,10 @@ class Memory:
         fence = np.full(_FENCE, 255, np.uint8)
         data = np.concatenate([fence, data, fence])
         pointer = self.allocate(data.nbytes)
-        assert pointer is not None
+        assert pointer, "the device is out of memory"
         assert self.library.twml_cuda_copy(pointer, data.ctypes.data, data.nbytes) == 0
+        if self.stream is not None:  # which does not wait for the default stream
+            self.synchronize(None)
         self.fenced.append((pointer + _FENCE, array.nbytes))
         return pointer + _FENCE
 
@@ -53,12 +63,18 @@ class Memory:
 
     def get(self, pointer: int, shape: Any, dtype: Any) -> Array:
         array = np.empty(shape, dtype)
+        if self.stream is not None:
+            self.synchronize(self.stream)
         assert self.library.twml_cuda_copy(array.ctypes.data, pointer, array.nbytes) == 0
         return array
+
+    def synchronize(self, stream: int | None) -> None:
+        assert self.library.twml_cuda_synchronize(stream) == 0
 
     def free(self) -> None:
         for pointer in self.pointers:
             assert self.library.twml_cuda_free(pointer) == 0
+        self.pointers.clear()
 
 
 def batch_of(memory: Memory, batch: Csr) -> Any:

@@ -1,6 +1,9 @@
 // The CPU's kernels behind a C interface, as the reference for the CUDA kernels.
+#include <cstddef>
 #include <cstdint>
 
+#include "cc/core/discretize.h"
+#include "cc/core/max_norm.h"
 #include "cc/core/simd_dispatch.h"
 #include "cc/core/sparse_linear.h"
 
@@ -97,4 +100,65 @@ REFERENCE int reference_update(const void* ids, int wide_ids, const float* value
     return SparseLinearBackwardApply(grouped, Matrix<const float>{grad, rows, dim}, optimized,
                                      Serial);
   });
+}
+
+// Infinities and NaNs are taken as 0.
+REFERENCE int reference_max_norm(const int64_t* ids, const float* values, int64_t n, float* max_abs,
+                                 int64_t input_dim, const float* bias, int training, float epsilon,
+                                 float decay, float* out, float* scale) {
+  MaxNormOptions options;
+  options.epsilon = epsilon;
+  options.decay = decay;
+  options.nonfinite = NonFinitePolicy::kZero;
+  const NormBatch<int64_t> batch = {{ids, n}, {values, n}};
+  const Span<const float> shift = {bias, input_dim};
+  const Span<const float>* b = bias == nullptr ? nullptr : &shift;
+  const Status status =
+      training
+          ? MaxNormTraining<int64_t>(batch, {max_abs, input_dim}, b, options, Serial, {out, scale})
+          : MaxNorm<int64_t>(batch, {max_abs, input_dim}, b, options, Serial, {out, scale});
+  return status.ok() ? 0 : 1;
+}
+
+// ids_out and values_out have 2 n items, of which the first *number are written.
+REFERENCE int reference_discretize(const int64_t* ids, const float* values, const int64_t* splits,
+                                   int64_t n, int64_t rows, const int64_t* feature_ids,
+                                   int64_t num_features, const float* boundaries,
+                                   int64_t num_boundaries, const int64_t* boundary_splits, int side,
+                                   int missing, int unknown, int keep_inputs, int hashing,
+                                   int64_t bits, int64_t* ids_out, float* values_out,
+                                   int64_t* splits_out, int64_t* number) {
+  Buckets buckets;
+  Status status = Buckets::Make({feature_ids, num_features}, {boundaries, num_boundaries},
+                                {boundary_splits, num_features + 1}, Serial, &buckets);
+  if (!status.ok()) return 1;
+  DiscretizeOptions options;
+  options.side = static_cast<Side>(side);
+  options.missing = static_cast<MissingPolicy>(missing);
+  options.unknown = static_cast<UnknownPolicy>(unknown);
+  options.keep_inputs = keep_inputs != 0;
+  const auto allocate = [&](int64_t total) {
+    *number = total;
+    return EntriesOutput{ids_out, values_out};
+  };
+  const auto batch = BatchOf<int64_t>(ids, values, splits, n, rows);
+  status = (hashing ? HashingDiscretize<int64_t>
+                    : PercentileDiscretize<int64_t>)(batch, buckets, options, bits, Serial,
+                                                     allocate, splits_out);
+  return status.ok() ? 0 : 1;
+}
+
+// Working memory that benchmarks reuse in every call.
+struct Arena {
+  char* memory;
+  size_t size, used;
+};
+
+REFERENCE void* reference_allocate(void* user, size_t bytes) {
+  Arena* arena = static_cast<Arena*>(user);
+  const size_t rounded = (bytes + 255) / 256 * 256;
+  if (rounded > arena->size - arena->used) return nullptr;
+  void* memory = arena->memory + arena->used;
+  arena->used += rounded;
+  return memory;
 }

@@ -97,6 +97,102 @@ DEFECTS = [
         "value",
     ),
     build.Edit(
+        "work_on_another_stream",
+        "segment_sum.h",
+        "cudaMemsetAsync(longs->counts, 0, 2 * sizeof(*longs->counts), stream)",
+        "cudaMemsetAsync(longs->counts, 0, 2 * sizeof(*longs->counts), nullptr)",
+    ),
+    build.Edit(
+        "bad_ids_that_are_not_keys",
+        "group_by_id.cu",
+        "keys[k] = static_cast<Key>(bad ? input_dim : id);",
+        "keys[k] = static_cast<Key>(id);",
+    ),
+    build.Edit(
+        "groups_that_are_not_divided",
+        "group_by_id.cu",
+        "k == 0 || keys[k] != keys[k - 1] ? 1 : 0",
+        "k == 0 ? 1 : 0",
+    ),
+    build.Edit(
+        "ids_that_are_not_copied",
+        "group_by_id.cu",
+        "k < n; k += NumThreads()) out[k]",
+        "k + 1 < n; k += NumThreads()) out[k]",
+    ),
+    build.Edit(
+        "bad_splits_that_are_not_counted",
+        "unchecked_batch.h",
+        "b < num_rows; b += NumThreads()",
+        "b + 1 < num_rows; b += NumThreads()",
+    ),
+    build.Edit(
+        "pieces_without_the_first_one",
+        "segment_sum.h",
+        "for (int64_t p = 1; p < number; ++p)",
+        "for (int64_t p = 2; p < number; ++p)",
+    ),
+    build.Edit(
+        "pieces_that_are_too_long",
+        "segment_sum.h",
+        "if (range.end - range.begin > kPiece) range.end",
+        "if (range.end - range.begin > kPiece + 1) range.end",
+    ),
+    build.Edit(
+        "updates_of_the_wrong_slots",
+        "update_rows.h",
+        "float* const slot1 = rule.slots[1] + first;",
+        "float* const slot1 = rule.slots[0] + first;",
+    ),
+    build.Edit(
+        "one_seed_for_all_rows",
+        "update_rows.h",
+        "Mix64(rule.seed + Mix64(static_cast<uint64_t>(id)))",
+        "Mix64(rule.seed)",
+    ),
+    build.Edit(
+        "roots_that_are_always_square",
+        "update_rows.h",
+        ": step.template Step<false>(w, g, slot0[d], slot1[d])",
+        ": step.template Step<true>(w, g, slot0[d], slot1[d])",
+    ),
+    build.Edit(
+        "unknown_features_that_are_not_counted",
+        "discretize.cu",
+        "if (buckets.unknown != kUnknownError) continue;",
+        "if (buckets.unknown != kDrop) continue;",
+    ),
+    build.Edit(
+        "splits_without_the_last_one",
+        "discretize.cu",
+        "b <= batch.num_rows; b += NumThreads()",
+        "b < batch.num_rows; b += NumThreads()",
+    ),
+    build.Edit(
+        "entries_in_the_wrong_order",
+        "discretize.cu",
+        "values_out[ends[k] - entries.number + i] = entries.values[i];",
+        "values_out[ends[k] - 1 - i] = entries.values[i];",
+    ),
+    build.Edit(
+        "maxima_without_decay",
+        "max_norm.cu",
+        "const float decayed = *max_abs * norm.decay;",
+        "const float decayed = *max_abs;",
+    ),
+    build.Edit(
+        "maxima_of_signed_values",
+        "max_norm.cu",
+        "AtomicMax(&norm.max_abs[id], fabsf(v));",
+        "AtomicMax(&norm.max_abs[id], v);",
+    ),
+    build.Edit(
+        "scales_of_clipped_values",
+        "max_norm.cu",
+        "finite && fabsf(v) <= m ? 1.0f / m : 0",
+        "finite ? 1.0f / m : 0",
+    ),
+    build.Edit(
         "groups_without_their_last_entry",
         "group_by_id.cu",
         "groups.splits[group + 1] = n;",
@@ -105,9 +201,15 @@ DEFECTS = [
 ]
 
 
-def run_battery(library, reference_path, **env):
+DEFECTS += [
+    build.Edit(f"nothing_from_{k.name}", k.file, k.head, f"{k.head}\n  if (kWarp > 0) return;")
+    for k in build.kernels()
+]
+
+
+def run_battery(library, reference_path, *options, **env):
     return subprocess.run(
-        [sys.executable, "-m", "tests.cuda.battery", str(library), str(reference_path)],
+        [sys.executable, "-m", "tests.cuda.battery", str(library), str(reference_path), *options],
         cwd=build.ROOT,
         env={**os.environ, **env},
         capture_output=True,
@@ -129,7 +231,8 @@ def test_the_battery_passes_without_a_defect(reference_path):
     ],
 )
 def test_a_defect_is_found(reference_path, edit):
-    done = run_battery(build.emulated_library(edit=edit), reference_path)
+    options = ["--set", "quick", "--stop"]
+    done = run_battery(build.emulated_library(edit=edit), reference_path, *options)
     assert done.returncode != 0
     # By a wrong result or the emulation, not by an error of the test.
     crashed = done.returncode < 0

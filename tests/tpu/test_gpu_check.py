@@ -53,6 +53,11 @@ def test_a_model_compiles_with_its_tables_in_place(name, gpu, capsys):
     assert report["seconds_are_lower_bound"] is False
 
 
+def test_it_says_what_has_not_run_on_a_gpu_and_tpu_check_does_not():
+    for chip in (*CHIPS.values(), *GPUS.values()):
+        assert ("have not run on a GPU" in printed(report_of(chip))) == (chip.gpu is not None)
+
+
 @pytest.mark.parametrize("chip", GPUS.values(), ids=GPUS)
 def test_a_time_that_is_not_a_lower_bound_is_an_estimate(chip):
     report = report_of(chip)

@@ -9,6 +9,9 @@ from rich.table import Table
 
 from twml_ops.tpu import CompileReport
 
+# What was run on a card, on which and when; docs/gpu.md has the details.
+CUDA_KERNELS = "the CUDA kernels of twml_ops have not run on a GPU yet; see docs/gpu.md"
+
 
 def print_compile_report(console: Console, report: CompileReport, batch_size: int) -> None:
     """Prints what the compiler reports: the cost of a step, or why it does not compile.
@@ -79,6 +82,8 @@ def print_compile_report(console: Console, report: CompileReport, batch_size: in
             "than the estimate[/]"
         )
     console.print(f"[dim]peak FLOP/s, bandwidth and memory of the chip: {chip.source}[/]")
+    if chip.gpu is not None:
+        console.print(f"[dim]this compiles for a GPU, and runs nothing: {CUDA_KERNELS}[/]")
 
 
 def _mib(size: int) -> str:

@@ -7,7 +7,7 @@ import dataclasses
 from twml_ops import tpu
 from twml_ops.cli.render.json_output import print_json
 from twml_ops.cli.render.terminal import make_console
-from twml_ops.cli.render.tpu_summary import print_compile_report
+from twml_ops.cli.render.tpu_summary import CUDA_KERNELS, print_compile_report
 from twml_ops.cli.runs import tpu_models
 
 
@@ -47,6 +47,7 @@ def check_model(
         values["seconds_are_lower_bound"] = report.seconds_are_lower_bound
         values["in_place"] = report.in_place
         values["chip"] = chip
+        values["cuda_kernels"] = CUDA_KERNELS if report.chip.gpu else None
         values["problem"] = report.problem._asdict() if report.problem else None
         print_json(values)
     else:
