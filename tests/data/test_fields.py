@@ -222,7 +222,7 @@ def test_a_source_with_a_fixed_label_takes_no_other(criteo_file, criteo_row):
         open_source(f"criteo:{criteo_file([criteo_row()])}", labels=("x",))
 
 
-@pytest.mark.parametrize("use", [{"weight": "city"}, {"time": "city"}, {"group": "age"}])
+@pytest.mark.parametrize("use", [{"weight": "city"}, {"group": "age"}])
 def test_a_csv_column_cannot_be_both_number_and_text(use, tmp_path):
     (tmp_path / "x.csv").write_text("label,age,city\n1,7,a\n")
     schema = Schema(("age",), ("city",), 0, "x", **use)

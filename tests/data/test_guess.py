@@ -10,7 +10,17 @@ from hypothesis import strategies as st
 from pyarrow import parquet
 
 from twml_ops._category_hash import MISSING, NULLS
-from twml_ops.data import DataError, DataWarning, Schema, csv, hash_tokens, open_source, text
+from twml_ops.data import (
+    ColumnUses,
+    DataError,
+    DataWarning,
+    Schema,
+    csv,
+    guess,
+    hash_tokens,
+    open_source,
+    text,
+)
 from twml_ops.data import parquet as parquet_reader
 
 
@@ -91,7 +101,7 @@ def test_integers_in_the_names_of_folders_do_not_pass_through_a_float(ending, tm
             path.write_text("label,x\n1,0.5\n")
         else:
             parquet.write_table(pa.table({"label": [1], "x": [0.5]}), path)
-    with pytest.warns(DataWarning, match="column user is read as categories.* 16777217"):
+    with pytest.warns(DataWarning, match="user is a category .* 16777217"):
         source = open_source(f"{ending}:{tmp_path}")
     assert (source.schema.categorical, source.schema.typed) == (("user",), ("user",))
     ids = np.concatenate([b.groups["categorical"].table[:, 0] for b in source.blocks()])
@@ -106,7 +116,7 @@ def test_a_parquet_file_without_rows_says_nothing_of_the_others(tmp_path):
     table = pa.table({"label": [0, 1], "x": [2**24, 2**24 + 1]})
     parquet.write_table(table.slice(0, 0), tmp_path / "0.parquet")
     parquet.write_table(table, tmp_path / "1.parquet")
-    with pytest.warns(DataWarning, match="column x is read as categories.* 16777217"):
+    with pytest.warns(DataWarning, match="x is a category .* 16777217"):
         source = open_source(f"parquet:{tmp_path}")
     assert source.schema.categorical == ("x",)
     assert different_values(list(source.blocks())) == 2
@@ -132,7 +142,7 @@ def test_integers_of_one_file_and_floats_of_another_are_categories(tmp_path):
     for k, kind in enumerate([pa.int64(), pa.float64(), pa.decimal128(20, 0)]):
         numbers = pa.array([2**24 + 1, 2**24 + 2, None]).cast(kind)
         parquet.write_table(pa.table({"label": [0, 1, 0], "x": numbers}), tmp_path / f"{k}.parquet")
-    with pytest.warns(DataWarning, match="column x is read as categories"):
+    with pytest.warns(DataWarning, match="x is a category "):
         source = open_source(f"parquet:{tmp_path}")
     ids = np.stack([block.groups["categorical"].table[:, 0] for block in source.blocks()])
     expected = hash_tokens("x", pa.array(["16777217", "16777218"])).tolist()
@@ -144,7 +154,7 @@ def test_half_floats_and_long_decimals_are_read(tmp_path):
     decimals = pa.array([2**60 + 1, 7, None]).cast(pa.decimal256(40, 0))
     table = pa.table({"label": [0, 1, 0], "x": halves, "c": decimals})
     parquet.write_table(table, tmp_path / "a.parquet")
-    with pytest.warns(DataWarning, match=f"column c is read as categories.* {2**60 + 1}"):
+    with pytest.warns(DataWarning, match=f"c is a category .* {2**60 + 1}"):
         source = open_source(f"parquet:{tmp_path}")
     (block,) = source.blocks()
     assert block.groups["continuous"].table.tolist() == [[0.5], [1], [2]]
@@ -158,25 +168,40 @@ def test_what_was_a_dictionary_is_one_of_categories(opened):
     assert different_values(blocks) == 2
 
 
+RNG = np.random.default_rng(0)
+
+
 @pytest.mark.parametrize(
-    ("name", "values", "named"),
+    ("name", "values", "kind", "sure"),
     [
-        ("user_id", range(5), True),
-        ("userId", range(5), True),
-        ("role", range(100), True),
-        ("user_id", [0, 1] * 3, False),
-        ("age", range(60), False),
-        ("cost", [x / 2 for x in range(200)], False),
+        ("user_id", range(5), "categorical", True),
+        ("userId", [3, 1, 2] * 9, "categorical", True),
+        ("zip", [0, 1] * 30, "categorical", True),
+        ("region", [3, 1, 2] * 20, "categorical", True),
+        ("x", RNG.choice(RNG.integers(0, 5000, 40), 1000).tolist(), "categorical", False),
+        ("x", RNG.binomial(200, 0.5, 3000).tolist(), "continuous", True),
+        ("role", RNG.permutation(100).tolist(), "continuous", False),
+        ("flag", [0, 1] * 60, "continuous", True),
+        ("x", [-5, 3, 4] * 40, "continuous", True),
+        ("age", RNG.integers(18, 60, 400).tolist(), "continuous", True),
+        ("cost", [x / 2 for x in range(200)], "continuous", True),
     ],
 )
-def test_numbers_that_look_like_ids_are_named_with_the_line_to_write(name, values, named, opened):
-    for data in (lines(name, values), {"label": [0] * len(values), name: list(values)}):
+def test_integers_are_ids_by_their_names_or_if_they_repeat_as_ids_do(
+    name, values, kind, sure, opened
+):
+    labels = [0] * len(values)
+    for data in (lines(name, values), {"label": labels, name: list(values)}):
         source, _, said = opened(data)
-        assert source.schema.continuous == (name,)
-        assert bool(said) == named
-        assert not said or f"`- {{kind: categorical, name: {name}}}`" in said[0]
-        schema = Schema((name,), (), 0, "x")
-        assert opened(data, schema=schema)[2] == []  # it was declared
+        assert source.findings[name][:1] == (kind,)
+        assert source.findings[name].sure == sure
+        assert name in getattr(source.schema, kind)
+        assert source.findings[name].distinct == len(set(values))
+        by_type = source.findings[name].by_type
+        assert len(said) == (not by_type)
+        other = "continuous" if kind == "categorical" else "categorical"
+        assert by_type or f"`- {{kind: {other}, name: {name}}}`" in said[0]
+        assert opened(data, schema=source.schema)[2] == []  # it was declared
 
 
 @pytest.mark.parametrize("null", ["", *NULLS])
@@ -216,8 +241,8 @@ def test_a_column_that_begins_empty_is_what_its_first_value_is(
 
 def test_a_column_without_any_value_is_named(small_sample, opened):
     source, _, said = opened(lines("y,x", [f"{i % 9},NA" for i in range(200)]))
-    assert source.schema.categorical == ("x",)
-    assert "column x is read as categories: all of its fields are empty or null" in said[0]
+    assert source.schema.columns == ("label", "y")
+    assert "x is left out (all of its fields are empty or null)" in said[0]
 
 
 def test_text_behind_the_sample_of_a_column_of_numbers_is_named(small_sample, opened):
@@ -236,4 +261,75 @@ def test_ids_behind_the_sample_of_a_column_of_numbers_are_named(late, small_samp
 def test_text_beside_numbers_is_named(opened):
     source, _, said = opened('label,x\n0,1\n0,2\n1,"1,234"\n')
     assert source.schema.categorical == ("x",)
+    assert not source.findings["x"].sure
     assert "it has the text '1,234' beside numbers" in said[0]
+
+
+SECONDS = 1_709_173_623  # 2024-02-29 02:27:03 UTC
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("2024-02-29 02:27:03", SECONDS),
+        ("2024-02-29T02:27:03Z", SECONDS),
+        (" 2024-02-29 02:27:03 UTC ", SECONDS),
+        ("2024-02-29T02:27:03.250+00:00", SECONDS + 0.25),
+        ("2024-02-29 04:27:03+0200", SECONDS),
+        ("2024-02-28T19:57:03-06:30", SECONDS),
+        ("2024/02/29 02:27", SECONDS - 3),
+        ("1969-12-31", -86_400),
+        ("1709173623000", SECONDS * 1000),
+        ("NA", None),
+        ("", None),
+    ],
+)
+def test_times_are_seconds_since_1970_or_the_numbers_that_they_are(text, seconds):
+    times, good = guess.times_of_texts(pa.array([text, "2024-02-29"], pa.string()))
+    assert good.all()
+    assert np.isnan(times[0]) if seconds is None else times[0] == seconds
+
+
+@pytest.mark.parametrize("text", ["2024-13-01", "2024-02-32", "29.02.2024", "soon", "2024-2-9"])
+def test_texts_that_are_no_times_are_named(text, opened):
+    schema = Schema(("x",), (), 0, "y", time="t")
+    with pytest.raises(DataError, match=r"x\.csv: line 3: column t: expected a date and time"):
+        opened(f"label,x,t\n0,1,2024-02-29\n1,2,{text}\n", schema=schema)
+
+
+@pytest.mark.parametrize(
+    ("separator", "texts", "lists"),
+    [
+        ("|", ["a|b", " a", "", None], [["a", "b"], [" a"], [""], []]),
+        (";", ["a; b", "a;;b"], [["a", "b"], ["a", "", "b"]]),
+        ("[]", ["['a', \"b c\"]", "[]", '["1",2]'], [["a", "b c"], [""], ["1", "2"]]),
+    ],
+)
+def test_bags_in_texts_are_split_and_missing_ones_left_out(separator, texts, lists, opened):
+    found = guess.split_lists(pa.array(texts, pa.string()), separator).to_pylist()
+    assert [tokens or [] for tokens in found] == lists
+    schema = Schema((), ("tags",), 0, "y", bags=("tags",), separators={"tags": separator})
+    _, (block,), _ = opened({"label": [0] * len(texts), "tags": texts}, schema=schema)
+    splits = block.groups["categorical"].bags[0].row_splits
+    assert np.diff(splits).tolist() == [sum(t != "" for t in tokens) for tokens in lists]
+
+
+def test_what_the_user_says_of_columns_counts(opened):
+    body = "y,user_id,n,w,t,tags,noise\n" + "".join(
+        f"{i % 2},{i % 7},{i % 5},1.5,{i},{'a|b' if i % 3 else 'a'},{i}\n" for i in range(200)
+    )
+    uses = ColumnUses(("y",), "t", "w", "n", numeric=("user_id",), drop=("noise",))
+    source, (block,), _ = opened(body, uses=uses)
+    schema = source.schema
+    assert (schema.continuous, schema.categorical) == (("user_id",), ("n", "tags"))
+    assert (schema.bags, schema.time, schema.weight, schema.group) == (("tags",), "t", "w", "n")
+    assert block.columns["time"].tolist() == [*range(200)]
+    source, _, _ = opened(body, uses=ColumnUses(("y",), categorical=("tags", "w")))
+    assert {"tags", "w"} <= {*source.schema.fields}
+    for wrong, message in (
+        (ColumnUses(("y",), drop=("nope",)), "drop: there is no column `nope`"),
+        (ColumnUses(("y",), time="t", drop=("t",)), "column t must have one use, got time and"),
+        (ColumnUses(("z",)), "label: there is no column `z`; .*with two values: y$"),
+    ):
+        with pytest.raises(DataError, match=message):
+            opened(body, uses=wrong)

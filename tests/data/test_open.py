@@ -9,7 +9,7 @@ from twml_ops.data import DataError, Schema, open_source
 
 
 @pytest.mark.parametrize(
-    "source", ["", "criteo2:x", "CRITEO:x", "data.tsv", "a\nb", "json:x", ":x", "[1:2]"]
+    "source", ["", "criteo2:x", "CRITEO:x", "data.txt", "a\nb", "json:x", ":x", "[1:2]"]
 )
 def test_an_unknown_scheme_lists_those_there_are(source):
     with pytest.raises(DataError, match=r"unknown source .*flights, criteo:PATH, libsvm:PATH"):
@@ -30,6 +30,22 @@ def test_an_unknown_scheme_lists_those_there_are(source):
 def test_a_malformed_source_says_what_is_wrong(source, message):
     with pytest.raises(DataError, match=message):
         open_source(source)
+
+
+def test_suffixes_say_the_kind_of_a_path(text_file, tmp_path):
+    body = "label,x\n1,0.5\n0,1.5\n"
+    path = text_file(body, "a.CSV")
+    for source in (path, f"{path}[1:]", f"{tmp_path}/*.CSV", str(tmp_path), f"csv:{path}"):
+        assert open_source(source).schema.continuous == ("x",)
+    text_file("1 1:1\n", "b.libsvm")
+    with pytest.raises(DataError, match=r"files of one kind are expected, got .*a\.CSV"):
+        open_source(str(tmp_path))
+    with pytest.raises(DataError, match="unknown source .*ends in .csv, .tsv, .parquet"):
+        open_source(text_file(body, "a.txt"))
+    with pytest.raises(FileNotFoundError, match="none.csv: no such file"):
+        open_source(f"{tmp_path}/none.csv")
+    with pytest.raises(DataError, match="files of other machines are not read"):
+        open_source("s3://bucket/clicks.parquet")
 
 
 def test_a_range_and_a_dim_go_together_and_paths_may_look_odd(text_file):

@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from twml_ops.data import DataError, Schema, open_source, split_for_validation
+from twml_ops.data import DataError, Schema, open_source, split_for_validation, split_in_time
+from twml_ops.data.source import RowRange
 
 ROWS = 1000
 SCHEMA = Schema(("row",), (), 0, "the label is 1", time="day", group="user")
@@ -170,3 +171,27 @@ def test_a_schema_without_the_column_cannot_be_divided_by_it(text_file, method):
     libsvm = open_source(f"libsvm:{text_file(LIBSVM)}")
     with pytest.raises(ValueError, match=f"the schema has no {method}"):
         split_for_validation(libsvm, method)
+
+
+@pytest.mark.parametrize("in_order", [True, False])
+def test_evaluation_data_split_in_time_are_the_latest(in_order, tmp_path):
+    times = [1, 2, 3, 3, 4, 5, 6, 7, 7, 7] if in_order else [7, 1, 2, 7, 3, 3, 4, 5, 7, 6]
+    body = "".join(f"{i % 2},{i},{t}\n" for i, t in enumerate(times))
+    (tmp_path / "x.csv").write_text("label,x,t\n" + body)
+    schema = Schema(("x",), (), 0, "y", time="t")
+    source = open_source(f"csv:{tmp_path}/x.csv", schema=schema)
+    parts = split_in_time(source, 0.25)
+    found = [np.concatenate([b.columns["time"] for b in part.blocks()]) for part in parts]
+    assert found[1].tolist() == [7, 7, 7]  # examples of one time are not divided
+    assert found[0].tolist() == [t for t in times if t < 7]
+    assert isinstance(parts[1], RowRange) == in_order  # without a pass over the other part
+    (tmp_path / "y.csv").write_text("label,x,t\n0,1,1\n" + "1,2,2\n" * 9)  # two times
+    few = open_source(f"csv:{tmp_path}/y.csv", schema=schema)
+    one_time = split_for_validation(few.split(0.2)[1], "auto", 0.5)
+    assert [part.num_examples() for part in one_time] == [1, 1]
+    assert [part.num_examples() for part in split_in_time(few, 0.2)] == [8, 2]
+    (tmp_path / "z.csv").write_text("label,x,t\n" + "1,2,2\n" * 9 + "0,1,1\n")
+    with pytest.raises(DataError, match=r"too few different times .* 90.0% of the examples"):
+        split_in_time(open_source(f"csv:{tmp_path}/z.csv", schema=schema), 0.2)
+    with pytest.raises(ValueError, match="no time"):
+        split_in_time(open_source(f"csv:{tmp_path}/x.csv", like=schema.without_labels()))

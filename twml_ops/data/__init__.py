@@ -1,8 +1,10 @@
 """Readers: SOURCE strings to `tf.data` batches in the layers' ragged form."""
 
 from twml_ops.data.block import Block, Rows
+from twml_ops.data.column_uses import ColumnUses
 from twml_ops.data.errors import DataError, DataWarning
 from twml_ops.data.hashing import hash_tokens
+from twml_ops.data.infer import Finding
 from twml_ops.data.layouts import LayoutName
 from twml_ops.data.negatives import sample_negatives
 from twml_ops.data.open import SCHEMES, open_source
@@ -12,14 +14,16 @@ from twml_ops.data.schema import Feature, Schema
 from twml_ops.data.schema_file import read_schema, schema_to_text
 from twml_ops.data.source import Source, original_errors
 from twml_ops.data.static import Padded, pad_to_static
-from twml_ops.data.validation import TrainingParts, split_for_validation
+from twml_ops.data.validation import TrainingParts, split_for_validation, split_in_time
 
 __all__ = [
     "SCHEMES",
     "Block",
+    "ColumnUses",
     "DataError",
     "DataWarning",
     "Feature",
+    "Finding",
     "InputPosition",
     "InputSettings",
     "LayoutName",
@@ -37,4 +41,5 @@ __all__ = [
     "sample_negatives",
     "schema_to_text",
     "split_for_validation",
+    "split_in_time",
 ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 
 import numpy as np
 import pyarrow as pa
@@ -13,12 +13,12 @@ from twml_ops._category_hash import MISSING
 from twml_ops.data.block import Array, Block, Categories, Group, Rows
 from twml_ops.data.errors import DataError, one_line, quote
 from twml_ops.data.files import binary_labels, check_sparse, finite_numbers
-from twml_ops.data.guess import numbers_of_labels
+from twml_ops.data.guess import numbers_of_labels, split_lists, times_of_texts
 from twml_ops.data.hashing import hash_column
+from twml_ops.data.kinds import is_list, is_number, is_token, is_typed_kind
 from twml_ops.data.schema import SPARSE_IDS, SPARSE_VALUES, Schema
 
 Where = Callable[[int], str]
-LABEL_HINT = "; `twml-ops schema DATA --label NAME` writes a schema with another label"
 
 
 class Columns(ABC):
@@ -42,6 +42,10 @@ class Columns(ABC):
 
     def labels(self, name: str) -> Array:
         """The numbers of a label, which may be text: yes and true are 1, no and false are 0."""
+        return self.numbers(name)
+
+    def times(self, name: str) -> Array:
+        """The time of each row, in seconds since 1970 or as the number that it is; NaN: none."""
         return self.numbers(name)
 
     @abstractmethod
@@ -91,7 +95,7 @@ def block_of(columns: Columns, schema: Schema, where: Where, dim: int | None) ->
     if schema.weight is not None:
         extra["weight"] = _weights(columns.numbers(schema.weight), schema.weight, where)
     if schema.time is not None:
-        extra["time"] = columns.numbers(schema.time)
+        extra["time"] = columns.times(schema.time)
     if schema.group is not None:
         extra["group"] = columns.ids(schema.group, schema.hash_version)
     return Block(labels[0] if len(labels) == 1 else np.stack(labels, axis=1), groups, extra)
@@ -164,10 +168,13 @@ class ArrowColumns(Columns):
     Args:
         batch: the rows.
         where: gives file and position of a row, for messages.
+        separators: column of texts that are lists → what is between their parts.
     """
 
-    def __init__(self, batch: pa.RecordBatch, where: Where) -> None:
-        self._batch, self._where = batch, where
+    def __init__(
+        self, batch: pa.RecordBatch, where: Where, separators: Mapping[str, str] | None = None
+    ) -> None:
+        self._batch, self._where, self._separators = batch, where, separators or {}
 
     @property
     def count(self) -> int:
@@ -188,6 +195,21 @@ class ArrowColumns(Columns):
         if not is_number(kind) and kind not in (pa.bool_(), pa.null()):
             raise self._wrong(name, "a number or bool")
         return floats(column)
+
+    def times(self, name: str) -> Array:
+        """See `Columns`; dates and times may be text."""
+        column = self._column(name)
+        if is_typed_kind(column.type) or not is_token(column.type) or column.type == pa.null():
+            return self.numbers(name)
+        texts = column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
+        times, good = times_of_texts(texts)
+        if not good.all():
+            row = int(good.argmin())
+            raise DataError(
+                f"{self._where(row)}: column {name}: expected a date and time in ISO form or a "
+                f"number, got {quote(texts[row].as_py())}"
+            )
+        return times
 
     def labels(self, name: str) -> Array:
         """See `Columns`."""
@@ -226,6 +248,10 @@ class ArrowColumns(Columns):
             return list_lengths(column), as_tokens(column.flatten())
         if not is_token(column.type):
             raise self._wrong(name, "lists of text or integers")
+        if name in self._separators:
+            texts = column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
+            lists = split_lists(texts, self._separators[name])
+            return list_lengths(lists), lists.flatten()
         there = column.is_valid()
         lengths = there.to_numpy(zero_copy_only=False).astype(np.int64)
         return lengths, as_tokens(column.filter(there))
@@ -268,99 +294,6 @@ class ArrowColumns(Columns):
     def _wrong(self, name: str, expected: str) -> DataError:
         kind = self._batch.schema.field(name).type
         return DataError(f"{self._where(0)}: column {name} has type {kind}, expected {expected}")
-
-
-def infer(columns: pa.Schema, path: str, labels: Sequence[str]) -> Schema:
-    """The schema that the types of columns suggest; `sparse_dim` is -1 if there is `ids`.
-
-    Numbers are continuous; text, bools and dictionaries categorical; lists of text or integers
-    bags; and lists of numbers called `ids` and `values` raw sparse features.
-
-    Args:
-        columns: names and types of the columns.
-        path: the path of the file, for messages.
-        labels: names of the label columns.
-
-    Raises:
-        DataError: there is no label, no feature, or a column of another type.
-    """
-    types = dict(zip(columns.names, columns.types, strict=True))
-    for label in labels:
-        if label not in types or not (is_number(types[label]) or is_token(types[label])):
-            got = f"got {types[label]}" if label in types else f"the columns are {[*types]}"
-            raise DataError(
-                f"{path}: expected a number or bool column `{label}`, {got}{LABEL_HINT}"
-            )
-    continuous, categorical, bags, has_sparse = [], [], [], False
-    for name, kind in types.items():
-        if name in labels:
-            continue
-        if name in (SPARSE_IDS, SPARSE_VALUES) and is_list(kind) and is_number(kind.value_type):
-            has_sparse |= name == SPARSE_IDS
-        elif is_number(kind):
-            continuous.append(name)
-        elif is_token(kind):
-            categorical.append(name)
-        elif is_list(kind) and is_token(kind.value_type):
-            categorical.append(name)
-            bags.append(name)
-        else:
-            raise DataError(
-                f"{path}: column {name} has type {kind}, expected number, text or bool; a schema, "
-                "as `twml-ops schema DATA` writes it, leaves it out"
-            )
-    if not (continuous or categorical or has_sparse):
-        raise DataError(f"{path}: no feature columns besides {', '.join(f'`{n}`' for n in labels)}")
-    names = (tuple(continuous), tuple(categorical))
-    return Schema(
-        *names, -1 if has_sparse else 0, "the label is 1", tuple(bags), labels=tuple(labels)
-    )
-
-
-def is_number(kind: pa.DataType) -> bool:
-    """Integers, floats and decimals."""
-    types = (pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal)
-    return any(test(kind) for test in types)
-
-
-def is_list(kind: pa.DataType) -> bool:
-    """Lists of either offset type, and of fixed size."""
-    types = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
-    return any(test(kind) for test in types)
-
-
-def unusable(name: str, kind: pa.DataType) -> str | None:
-    """The reason why a column of this type cannot be a feature; None if it can."""
-    if is_number(kind) or is_token(kind):
-        return None
-    if is_list(kind):
-        if is_token(kind.value_type):
-            return None
-        if name in (SPARSE_IDS, SPARSE_VALUES) and is_number(kind.value_type):
-            return None
-        return f"{kind}: only lists of text or integers can be a feature"
-    if pa.types.is_timestamp(kind) or pa.types.is_date(kind):
-        return f"{kind}: it can be the `time` of the examples, but no feature"
-    return f"{kind}: only numbers, text, bools and lists of them can be features"
-
-
-def is_token(kind: pa.DataType) -> bool:
-    """Whether the type is one of a category: text, binary, integers, bools, and dictionaries of
-    them.
-    """
-    if pa.types.is_dictionary(kind):
-        return is_token(kind.value_type)
-    types = pa.types
-    text = (types.is_string, types.is_large_string, types.is_binary, types.is_large_binary)
-    others = (types.is_fixed_size_binary, types.is_integer, types.is_boolean, types.is_null)
-    return any(test(kind) for test in (*text, *others))
-
-
-def is_typed_kind(kind: pa.DataType) -> bool:
-    """Whether the categories of a column of this type are integers or bools; see `Schema.typed`."""
-    if is_list(kind) or pa.types.is_dictionary(kind):
-        kind = kind.value_type
-    return is_number(kind) or bool(pa.types.is_boolean(kind))
 
 
 def _decoded(column: pa.Array) -> pa.Array:

@@ -1,12 +1,12 @@
 """`csv:GLOB`: CSV files with a header line and a column `label`, gzipped if they end in .gz.
 
-Fields are separated by commas, or by TABs in files that end in .tsv or .tsv.gz. An empty field is
+Fields are separated by commas, by TABs in files that end in .tsv or .tsv.gz, or by the TABs,
+semicolons or bars of a header without commas. An empty field is
 a missing value, and so is text such as `NA`, `null` or `-` (`NULLS`) where numbers, integers or
 bools are expected. Without a schema the types of the columns are found by a look at the beginning
-of the first file, and further on for columns that are empty there: numbers are continuous,
-everything else categorical, and so are integers that a number would not keep; see
-`twml_ops/data/guess.py`. A bag, which a schema declares, holds its categories separated by `|`, and
-its weights likewise. Fields may be quoted, see `csv_rows`.
+of the first file, and further on for columns that are empty there; see `twml_ops/data/infer.py`.
+A bag holds its categories separated by `|`, or by another character that the schema says, and its
+weights likewise. Fields may be quoted, see `csv_rows`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -25,14 +25,17 @@ from pyarrow import csv
 from twml_ops import core
 from twml_ops._category_hash import VERSION, column_key
 from twml_ops.data.block import Array, Block
-from twml_ops.data.columns import ArrowColumns, Columns, block_of, infer
+from twml_ops.data.column_uses import NO_USES, ColumnUses, schema_of, warn
+from twml_ops.data.columns import ArrowColumns, Columns, Where, block_of
 from twml_ops.data.csv_rows import CsvFile, CsvRows
 from twml_ops.data.errors import DataError, one_line, quote
 from twml_ops.data.files import files_of
-from twml_ops.data.guess import Guess, are_lossy, guess_texts, is_typed, numbers_of_texts, say, warn
+from twml_ops.data.guess import are_lossy, is_typed, numbers_of_texts, say, split_lists
+from twml_ops.data.infer import NOTHING, Finding, look_at
 from twml_ops.data.partitions import Partitions
-from twml_ops.data.schema import DEFAULT_LABELS, Schema
+from twml_ops.data.schema import Schema
 from twml_ops.data.source import Source
+from twml_ops.data.text import read_chunks
 from twml_ops.data.units import Piece
 
 _SEPARATOR = "|"
@@ -49,7 +52,7 @@ class CsvSource(Source):
         *,
         schema: Schema | None = None,
         hash_version: int = VERSION,
-        labels: Sequence[str] = DEFAULT_LABELS,
+        uses: ColumnUses = NO_USES,
     ) -> None:
         """Only the beginning of each file is read.
 
@@ -57,8 +60,8 @@ class CsvSource(Source):
             name: the source as the user wrote it.
             glob: path or pattern of the files, read in sorted order.
             schema: the uses of the columns; None: by the types that the first file suggests.
-            hash_version: the hash version of the category ids, if there is no schema.
-            labels: names of the label columns, if there is no schema.
+            hash_version: of the category ids, if there is no schema.
+            uses: what the user says of columns, if there is no schema.
 
         Raises:
             FileNotFoundError: no file matches.
@@ -72,16 +75,17 @@ class CsvSource(Source):
         self._header = _names(header, self._delimiter)
         self._guessed: set[str] = set()  # columns of numbers that no schema declares
         self._warned: set[str] = set()
+        self._findings: Mapping[str, Finding] = {}
         if schema is None:
-            guesses = self._guess(first)
-            guesses |= self._partitions.guesses(without=self._header)
-            kinds = [pa.float64() if guess.number else pa.string() for guess in guesses.values()]
-            columns = pa.schema(zip(guesses, kinds, strict=True))
-            schema = infer(columns, self._files[0], labels)
-            typed = tuple(n for n in schema.categorical if guesses[n].typed)
-            schema = dataclasses.replace(schema, hash_version=hash_version, typed=typed)
-            self._guessed = {n for n in schema.continuous if n in self._header}
-            warn(name, {n: guesses[n] for n in (*schema.continuous, *schema.categorical)})
+            looks = self._look(first)
+            for folder, values in self._partitions.samples(without=self._header).items():
+                looks[folder] = look_at(folder, values, may_be_numbers=True) or NOTHING
+            schema, self._findings = schema_of(looks, uses, self._files[0], hash_version)
+            separators = {n: s for n, s in schema.separators.items() if s != _SEPARATOR}
+            schema = dataclasses.replace(schema, separators=separators)
+            guessed = {n for n in schema.continuous if n not in uses.numeric}
+            self._guessed = guessed & {*self._header}
+            warn(name, self._findings)
         elif schema.typed is None:
             schema = dataclasses.replace(schema, typed=self._typed(first, schema))
         if schema.sparse_dim:
@@ -93,6 +97,9 @@ class CsvSource(Source):
                     f"{path}: there is no column {column}, the columns are {self._header}"
                 )
         numbers = {*schema.continuous, *schema.labels, schema.weight, schema.time}
+        self._times_are_text = self._has_text(first, schema.time)
+        if self._times_are_text:
+            numbers.discard(schema.time)
         both = [n for n in self._header if n in numbers and n in _text_columns(schema)]
         if both:
             raise DataError(
@@ -102,6 +109,8 @@ class CsvSource(Source):
         used = [n for n in self._header if n in schema.columns] or self._header[:1]
         self._types = dict.fromkeys(used, pa.binary())
         self._plain = _plain_format(self._header, schema, self._guessed)
+        if self._times_are_text:
+            self._plain = None
 
     @property
     def schema(self) -> Schema:
@@ -125,21 +134,35 @@ class CsvSource(Source):
                 f"{self._files[0]}, {self._header}"
             )
 
-    def _guess(self, rest: CsvRows) -> dict[str, Guess]:
-        """The kinds of the columns by the beginning of a file, or the rest where they are empty."""
+    @property
+    def findings(self) -> Mapping[str, Finding]:
+        """See `Source`."""
+        return self._findings
+
+    def _look(self, rest: CsvRows) -> dict[str, Finding]:
+        """What the beginning of a file says of the columns, and the rest where they are empty."""
         if not rest.text:
             raise DataError(f"{rest.path}: there are no lines after the header")
-        found: dict[str, Guess] = {}
+        found: dict[str, Finding] = {}
         for chunk in itertools.chain([rest], self._chunks()):
             texts = self._texts(chunk, [n for n in self._header if n not in found])
             for name in texts.column_names:
-                guess = guess_texts(name, texts[name].combine_chunks())
-                if guess is not None:
-                    found[name] = guess
+                column = texts[name].combine_chunks()
+                if self._delimiter == ";":
+                    column = _with_points(column)
+                look = look_at(name, column, may_be_numbers=True)
+                if look is not None:
+                    found[name] = look
             if len(found) == len(self._header):
                 break
-        nothing = Guess(False, why="all of its fields are empty or null")
-        return {name: found.get(name, nothing) for name in self._header}
+        return {name: found.get(name, NOTHING) for name in self._header}
+
+    def _has_text(self, rest: CsvRows, name: str | None) -> bool:
+        """Whether a column has something else than numbers at the beginning of a file."""
+        if name not in self._header or not rest.text:
+            return False
+        texts = self._texts(rest, [str(name)])[name].combine_chunks()
+        return not bool(numbers_of_texts(texts)[1].all())
 
     def _chunks(self) -> Iterator[CsvRows]:
         """The rows of all files."""
@@ -156,7 +179,8 @@ class CsvSource(Source):
         for name in names:
             tokens = texts[name].combine_chunks()
             if name in schema.bags:
-                tokens = pc.split_pattern(tokens, _SEPARATOR).flatten()
+                separator = schema.separators.get(name, _SEPARATOR)
+                tokens = split_lists(tokens, separator).flatten()
             typed += [name] if is_typed(pc.unique(tokens)) else []
         return tuple(typed)
 
@@ -177,7 +201,8 @@ class CsvSource(Source):
             table = self._table(chunk, self._types)
         except pa.ArrowInvalid:
             raise self._what_is_wrong(chunk) from None
-        columns = _CsvColumns(table, chunk.where)
+        commas = self._delimiter == ";"
+        columns = _CsvColumns(table, chunk.where, _separators(self._schema), commas)
         for name in self._guessed - self._warned:
             self._look_for_loss(chunk, name, table[name].combine_chunks())
         return self._block(columns, chunk)
@@ -328,14 +353,19 @@ class _PlainColumns(Columns):
 class _CsvColumns(ArrowColumns):
     """Columns of a CSV file, in which lists are text with a separator."""
 
-    def __init__(self, table: pa.Table, where: object) -> None:
+    def __init__(
+        self, table: pa.Table, where: Where, separators: Mapping[str, str], decimal_commas: bool
+    ) -> None:
         batches = table.to_batches()
         empty = [pa.array([], kind) for kind in table.schema.types]
         batch = batches[0] if batches else pa.RecordBatch.from_arrays(empty, schema=table.schema)
-        super().__init__(batch, where)  # type: ignore[arg-type]
+        super().__init__(batch, where, separators)
+        self._decimal_commas = decimal_commas
 
     def numbers(self, name: str) -> Array:
         column = self._column(name)
+        if self._decimal_commas:
+            column = _with_points(column)
         numbers, good = numbers_of_texts(column)
         if not good.all():
             row = int(good.argmin())
@@ -359,15 +389,41 @@ class _CsvColumns(ArrowColumns):
 
     def _lists(self, name: str) -> pa.Array:
         column = self._column(name)
-        return pc.split_pattern(column, _SEPARATOR)
+        return split_lists(column, self._separators.get(name, _SEPARATOR))
 
 
 def _lengths(lists: pa.Array) -> Array:
     return np.asarray(pc.list_value_length(lists).fill_null(0).to_numpy()).astype(np.int64)
 
 
+def _with_points(texts: pa.Array) -> pa.Array:
+    """Texts in which numbers with a decimal comma have a point, as R writes them with `;`."""
+    return pc.replace_substring_regex(texts, "^([-+]?[0-9]+),([0-9]+)$", r"\1.\2")
+
+
+def _separators(schema: Schema) -> dict[str, str]:
+    """Column → separator, of bags and of their weights."""
+    of_weights = {
+        weights: schema.separators[bag]
+        for bag, weights in schema.bag_weights.items()
+        if bag in schema.separators
+    }
+    return {**schema.separators, **of_weights}
+
+
 def _delimiter(path: str) -> str:
-    return "\t" if path.removesuffix(".gz").endswith(".tsv") else ","
+    """A TAB in .tsv files; else what is in the header: a comma, or a character in its place."""
+    if path.removesuffix(".gz").endswith(".tsv"):
+        return "\t"
+    first = b""
+    for chunk in read_chunks(path):
+        first += chunk.text
+        if first.strip() and b"\n" in first.lstrip():
+            break
+    header = first.lstrip().partition(b"\n")[0]
+    counts = {c: header.count(c.encode()) for c in "\t;|"}
+    best = max(counts, key=lambda c: counts[c])
+    return best if b"," not in header and counts[best] else ","
 
 
 def _names(header: CsvRows, delimiter: str) -> list[str]:

@@ -11,6 +11,18 @@ import numpy as np
 from twml_ops.data.block import Array, Block, Numbers, Rows
 from twml_ops.data.errors import DataError
 
+SUFFIXES = {
+    ".csv": "csv",
+    ".tsv": "csv",
+    ".parquet": "parquet",
+    ".pq": "parquet",
+    ".tfrecord": "tfrecord",
+    ".tfrecords": "tfrecord",
+    ".libsvm": "libsvm",
+    ".svm": "libsvm",
+}
+"""The kind of the files whose names end so, before a .gz."""
+
 
 def files_of(pattern: str) -> list[str]:
     """The files that a path or pattern names, sorted; of a folder all files in it.
@@ -34,6 +46,34 @@ def files_of(pattern: str) -> list[str]:
         what = "no files in this folder" if Path(pattern).is_dir() else "no such file"
         raise FileNotFoundError(f"{pattern}: {what}")
     return sorted(files)
+
+
+def kind_of(path: str) -> str | None:
+    """The kind of source that the suffixes of the files say; None if they do not.
+
+    Args:
+        path: of a file, a folder or a pattern.
+
+    Raises:
+        DataError: the files of a folder, or those of a pattern, are of several kinds.
+    """
+    kind = _kind_of_name(path)
+    if kind is not None:
+        return kind
+    try:
+        files = files_of(path)
+    except FileNotFoundError:
+        return None
+    kinds = {_kind_of_name(file): file for file in files}
+    if len(kinds) > 1:
+        examples = ", ".join(kinds.values())
+        raise DataError(f"{path}: files of one kind are expected, got {examples}")
+    return next(iter(kinds))
+
+
+def _kind_of_name(path: str) -> str | None:
+    name = path.lower().removesuffix(".gz")
+    return next((kind for suffix, kind in SUFFIXES.items() if name.endswith(suffix)), None)
 
 
 def _is_mark(path: Path) -> bool:

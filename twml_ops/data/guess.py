@@ -1,111 +1,31 @@
-"""Guesses the kinds of columns without a schema from their values, and the messages about it.
-
-Integers are numbers, unless a float32 would lose what tells them apart: leading zeros, or digits
-behind the first 24 bits. Such columns are categories. A column that could be numbers or ids stays
-one of numbers, with a warning.
-"""
+"""What texts stand for: numbers, labels, times and lists; and which integers a float32 keeps."""
 
 from __future__ import annotations
 
-import re
 import warnings
-from collections.abc import Iterable, Mapping
-from typing import NamedTuple
+from collections.abc import Iterable
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from twml_ops._category_hash import NULLS
-from twml_ops.data.errors import DataWarning, quote
+from twml_ops.data.errors import DataWarning
 
 NUMBER = r"^[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?$"
-_INTEGER = r"^[-+]?[0-9]+$"
-_WHOLE = r"^[-+]?[0-9]+(\.0*)?$"
-_LEADING_ZERO = r"^[-+]?0[0-9]"
-_TYPED = r"^([-+]?(0|[1-9][0-9]*)(\.0*)?|True|TRUE|true|False|FALSE|false)$"
-_ID_NAME = re.compile(r"ids?$", re.IGNORECASE)
-_MANY = 100  # different values
+INTEGER = r"^[-+]?[0-9]+$"
+WHOLE = r"^[-+]?[0-9]+(\.0*)?$"
+LEADING_ZERO = r"^[-+]?0[0-9]"
+TIME = (
+    r"^(?P<year>[0-9]{4})[-/](?P<month>[0-9]{2})[-/](?P<day>[0-9]{2})"
+    r"(?:[T ](?P<hour>[0-9]{2}):(?P<minute>[0-9]{2})(?::(?P<second>[0-9]{2}(?:\.[0-9]+)?))?)?"
+    r" ?(?P<zone>Z|UTC|GMT|[-+][0-9]{2}(?::?[0-9]{2})?)?$"
+)
+"""A date, or a date and a time, as ISO 8601, pandas, R, Spark and BigQuery write them."""
+LIST = "[]"
+"""The separator of texts that are lists in brackets, as Python and JSON write them."""
 _EXACT = 1 << 24  # a float32 keeps the integers up to this one
-_MOSTLY = 0.5  # share of numbers in a column that was perhaps meant to be one of numbers
-
-
-class Guess(NamedTuple):
-    """The evidence in the values of a column.
-
-    Attributes:
-        number: whether the column is one of numbers; otherwise of categories.
-        typed: whether all values are integers or bools.
-        why: why a column with numbers is one of categories; "" if there is nothing to say.
-        ids: what makes a column of numbers look like one of ids; "" if it does not.
-    """
-
-    number: bool
-    typed: bool = False
-    why: str = ""
-    ids: str = ""
-
-
-def guess_texts(name: str, texts: pa.Array) -> Guess | None:
-    """The guess for a column of texts; None if it has no values.
-
-    Args:
-        name: the name of the column.
-        texts: binary or strings [R], null where a field is empty.
-    """
-    values = _without_nulls(_trimmed(pc.unique(texts.drop_null())))
-    if not len(values):
-        return None
-    typed = is_typed(values)
-    numbers = pc.match_substring_regex(values, NUMBER)
-    if not pc.all(numbers).as_py():
-        share = pc.mean(numbers.cast(pa.int8())).as_py()
-        first = values.filter(pc.invert(numbers))[0].as_py()
-        mixed = share >= _MOSTLY and len(values) > 2
-        return Guess(
-            False, typed, f"it has the text {quote(first)} beside numbers" if mixed else ""
-        )
-    whole = pc.match_substring_regex(values, _WHOLE)
-    if not pc.all(whole).as_py():
-        return Guess(True)
-    zeros = values.filter(pc.match_substring_regex(values, _LEADING_ZERO))
-    if len(zeros):
-        why = f"as numbers, {quote(zeros[0].as_py())} would lose its leading zeros"
-        return Guess(False, typed, why)
-    integers = pc.all(pc.match_substring_regex(values, _INTEGER)).as_py()
-    numbers = _plain(values).cast(pa.float64()).to_numpy(zero_copy_only=False)
-    return _guess_whole(name, values, numbers, ~are_lossy(values), integers)
-
-
-def guess_numbers(name: str, numbers: pa.Array) -> Guess:
-    """The guess for a column of numbers, null where a number is missing."""
-    integers = pa.types.is_integer(numbers.type)
-    values = pc.unique(_without_halves(numbers.drop_null()))
-    if pa.types.is_decimal(numbers.type):  # of scale 0: the integers of Spark and of databases
-        integers = numbers.type.scale <= 0
-    elif not integers:
-        values = values.filter(pc.is_finite(values))
-    array = _array(values)
-    if not len(values) or not (integers or (np.trunc(array) == array).all()):
-        return Guess(True)
-    return _guess_whole(name, values, array, _are_kept(values, array), integers)
-
-
-def _guess_whole(
-    name: str, values: pa.Array, numbers: np.ndarray, exact: np.ndarray, integers: bool
-) -> Guess:
-    """The guess for different numbers without fractions, which are integers or were floats."""
-    inexact = np.flatnonzero(~exact)
-    if inexact.size:
-        got = values[int(inexact[0])].as_py()
-        if integers:
-            return Guess(False, True, f"as a number, {got} would be rounded")
-        return Guess(True, ids=f"{got} is rounded")
-    if len(values) >= _MANY and integers and numbers.min() >= 0:
-        return Guess(True, ids=f"{len(values):,} different integers")
-    if _ID_NAME.search(name) and len(values) > 2:
-        return Guess(True, ids="its name")
-    return Guess(True)
+_TYPED = r"^([-+]?(0|[1-9][0-9]*)(\.0*)?|True|TRUE|true|False|FALSE|false)$"
 
 
 def is_exact(numbers: np.ndarray) -> np.ndarray:
@@ -125,14 +45,14 @@ def first_rounded(numbers: pa.Array) -> int | None:
         return None
     if pa.types.is_integer(numbers.type):
         numbers = numbers.fill_null(0)
-    array = _array(numbers)
+    array = as_array(numbers)
     # The others are exact: this is one pass over most columns.
     large = np.flatnonzero((array > _EXACT) | (array < -_EXACT))
-    rounded = large[~_are_kept(numbers, array[large])]
+    rounded = large[~are_kept(numbers, array[large])]
     return int(rounded[0]) if rounded.size else None
 
 
-def _are_kept(numbers: pa.Array, array: np.ndarray) -> np.ndarray:
+def are_kept(numbers: pa.Array, array: np.ndarray) -> np.ndarray:
     """`is_exact` of some of the numbers; the float64 of a long decimal is another number."""
     exact = is_exact(array)
     return exact & (np.abs(array) <= 2**53) if pa.types.is_decimal(numbers.type) else exact
@@ -143,7 +63,7 @@ def _without_halves(numbers: pa.Array) -> pa.Array:
     return numbers.cast(pa.float32()) if pa.types.is_float16(numbers.type) else numbers
 
 
-def _array(numbers: pa.Array) -> np.ndarray:
+def as_array(numbers: pa.Array) -> np.ndarray:
     """The numbers for NumPy, which has no decimals."""
     if pa.types.is_decimal(numbers.type):
         numbers = numbers.cast(pa.float64())
@@ -152,13 +72,13 @@ def _array(numbers: pa.Array) -> np.ndarray:
 
 def is_typed(tokens: pa.Array) -> bool:
     """Whether categories are all integers without leading zeros, or bools; see `Schema.typed`."""
-    texts = _without_nulls(_texts(tokens.drop_null()))
+    texts = without_nulls(_texts(tokens.drop_null()))
     return len(texts) > 0 and bool(pc.all(pc.match_substring_regex(texts, _TYPED)).as_py())
 
 
 def numbers_of_texts(texts: pa.Array) -> tuple[np.ndarray, np.ndarray]:
     """float64 [R], NaN where a text is null, and whether each text is none or a number."""
-    texts = _trimmed(texts)
+    texts = trimmed(texts)
     null = pc.or_kleene(texts.is_null(), pc.is_in(texts, value_set=pa.array(("", *NULLS))))
     good = pc.or_(null.fill_null(True), pc.match_substring_regex(texts, NUMBER).fill_null(True))
     kept = pc.if_else(pc.and_(good, pc.invert(null)), texts, pa.scalar(None, texts.type))
@@ -167,13 +87,60 @@ def numbers_of_texts(texts: pa.Array) -> tuple[np.ndarray, np.ndarray]:
 
 
 def numbers_of_labels(texts: pa.Array) -> tuple[np.ndarray, np.ndarray]:
-    """Reads numbers as `numbers_of_texts` does, where yes and true are 1, no and false are 0, in
-    any case.
-    """
-    lower = pc.ascii_lower(_trimmed(texts))
-    for number, words in (("1", ("yes", "true")), ("0", ("no", "false"))):
+    """As `numbers_of_texts`, where yes, true, y, t are 1, no, false, n, f are 0, in any case."""
+    lower = pc.ascii_lower(trimmed(texts))
+    for number, words in (("1", ("yes", "true", "y", "t")), ("0", ("no", "false", "n", "f"))):
         lower = pc.if_else(pc.is_in(lower, value_set=pa.array(words)), number, lower)
     return numbers_of_texts(lower)
+
+
+def times_of_texts(texts: pa.Array) -> tuple[np.ndarray, np.ndarray]:
+    """As `numbers_of_texts`, where a date and a time are seconds since 1970, by default of UTC."""
+    numbers, good = numbers_of_texts(texts)
+    if good.all():
+        return numbers, good
+    texts = trimmed(texts)
+    parts = pc.extract_regex(texts, TIME)
+    found = parts.is_valid().to_numpy(zero_copy_only=False)
+
+    def part(name: str) -> np.ndarray:
+        values = pc.struct_field(parts, name)
+        values = pc.if_else(pc.equal(pc.binary_length(values), 0), None, values)
+        return values.cast(pa.float64()).fill_null(0).to_numpy(zero_copy_only=False)
+
+    year, month, day = (part(name).astype(np.int64) for name in ("year", "month", "day"))
+    found &= (month >= 1) & (month <= 12) & (day >= 1) & (day <= 31)
+    months = (year - 1970) * 12 + np.where(found, month, 1) - 1
+    days = months.astype("datetime64[M]").astype("datetime64[D]").astype(np.int64) + day - 1
+    zones = pc.struct_field(parts, "zone").fill_null("")
+    sign = np.where(pc.starts_with(zones, "-").to_numpy(zero_copy_only=False), -1, 1)
+    digits = pc.replace_substring_regex(zones, "[^0-9]", "")
+    digits = pc.utf8_rpad(digits, 4, "0").cast(pa.int64()).to_numpy(zero_copy_only=False)
+    offset = sign * (digits // 100 * 3600 + digits % 100 * 60)
+    clock = part("hour") * 3600 + part("minute") * 60 + part("second")
+    times = np.where(found, days * 86400.0 + clock - offset, numbers)
+    return times, good | found
+
+
+def split_lists(texts: pa.Array, separator: str) -> pa.Array:
+    """Lists of the texts between separators; null where a text is null.
+
+    Spaces around the texts stay with the separator `|` only, and quotes go with `LIST`.
+    """
+    if separator == "|":
+        return pc.split_pattern(texts, separator)
+    texts = trimmed(texts)
+    if separator == LIST:
+        lists = pc.split_pattern(pc.replace_substring_regex(texts, r"^\[|\]$", ""), ",")
+        items = pc.ascii_trim_whitespace(lists.flatten())
+        items = pc.replace_substring_regex(items, "^(u?'(.*)'|\"(.*)\")$", r"\2\3")
+    else:
+        lists = pc.split_pattern(texts, separator)
+        items = pc.ascii_trim_whitespace(lists.flatten())
+    lengths = pc.list_value_length(lists)
+    ends = np.cumsum(lengths.fill_null(0).to_numpy(zero_copy_only=False), dtype=np.int32)
+    offsets = pa.array(np.concatenate([[0], ends]).astype(np.int32))
+    return pa.ListArray.from_arrays(offsets, items, mask=texts.is_null())
 
 
 def _plain(numbers: pa.Array) -> pa.Array:
@@ -186,18 +153,19 @@ def are_lossy(texts: pa.Array) -> np.ndarray:
 
     It has leading zeros, more than the 15 digits that a float64 keeps, or is rounded.
     """
-    texts = _trimmed(texts).fill_null("")
-    whole = pc.match_substring_regex(texts, _WHOLE)
+    texts = trimmed(texts).fill_null("")
+    whole = pc.match_substring_regex(texts, WHOLE)
     digits = pc.replace_substring_regex(_plain(texts), r"^-|\.0*$", "")
     numbers = pc.if_else(whole, digits, pa.scalar(None, digits.type)).cast(pa.float64())
     marked = pc.or_(
-        pc.match_substring_regex(texts, _LEADING_ZERO), pc.greater(pc.binary_length(digits), 15)
+        pc.match_substring_regex(texts, LEADING_ZERO), pc.greater(pc.binary_length(digits), 15)
     )
     marked, whole = (x.to_numpy(zero_copy_only=False) for x in (marked, whole))
     return whole & (marked | ~is_exact(numbers.to_numpy(zero_copy_only=False)))
 
 
-def _without_nulls(texts: pa.Array) -> pa.Array:
+def without_nulls(texts: pa.Array) -> pa.Array:
+    """Texts without those that are missing numbers."""
     return texts.filter(pc.invert(pc.is_in(texts, value_set=pa.array(("", *NULLS)))))
 
 
@@ -207,28 +175,9 @@ def _texts(tokens: pa.Array) -> pa.Array:
     return tokens.cast(pa.string(), safe=False)
 
 
-def _trimmed(texts: pa.Array) -> pa.Array:
+def trimmed(texts: pa.Array) -> pa.Array:
+    """Strings without white space around them."""
     return pc.ascii_trim_whitespace(_texts(texts))
-
-
-def warn(source: str, guesses: Mapping[str, Guess]) -> None:
-    """Warns of the kinds of columns that may be other than users expect.
-
-    Args:
-        source: its name.
-        guesses: name of a column → the guess.
-    """
-    for name, guess in guesses.items():
-        if guess.why:
-            say(
-                f"{source}: column {name} is read as categories: {guess.why}",
-                [name],
-                "continuous",
-            )
-    names = [name for name, guess in guesses.items() if guess.ids]
-    if names:
-        found = ", ".join(f"{name} ({guesses[name].ids})" for name in names)
-        say(f"{source}: columns that look like ids are read as numbers: {found}", names)
 
 
 def say(message: str, names: Iterable[str], kind: str = "categorical") -> None:

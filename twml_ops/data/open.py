@@ -8,14 +8,16 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from twml_ops._category_hash import VERSION
+from twml_ops.data.column_uses import NO_USES, ColumnUses
 from twml_ops.data.criteo import CriteoSource
 from twml_ops.data.csv import CsvSource
 from twml_ops.data.errors import DataError, quote
+from twml_ops.data.files import SUFFIXES, kind_of
 from twml_ops.data.flights import FlightsSource
 from twml_ops.data.hashing import check_version
 from twml_ops.data.libsvm import LibsvmSource
 from twml_ops.data.parquet import ParquetSource
-from twml_ops.data.schema import DEFAULT_LABELS, Schema
+from twml_ops.data.schema import Schema
 from twml_ops.data.schema_file import read_schema
 from twml_ops.data.source import RowRange, Source
 from twml_ops.data.tfrecord import TFRecordSource
@@ -28,6 +30,9 @@ _SOURCE = re.compile(
     r"(?P<scheme>[a-z]+)(:(?P<path>.+?))?(\[(?P<start>\d*):(?P<stop>\d*)\])?(\?dim=(?P<dim>\d+))?",
     re.DOTALL,
 )
+_PATH = re.compile(
+    r"(?P<path>.+?)(\[(?P<start>\d*):(?P<stop>\d*)\])?(\?dim=(?P<dim>\d+))?", re.DOTALL
+)
 
 
 def open_source(
@@ -37,13 +42,14 @@ def open_source(
     schema: Schema | str | Path | None = None,
     hash_version: int | None = None,
     labels: Sequence[str] | None = None,
-    drop_unusable: bool = False,
+    uses: ColumnUses | None = None,
 ) -> Source:
     """The reader of a SOURCE string.
 
     Args:
         source: `flights`, `criteo:PATH`, `libsvm:PATH`, `csv:GLOB`, `parquet:GLOB` or
-            `tfrecord:GLOB`. A text PATH may end in .gz. `[A:B]` at the end takes the examples
+            `tfrecord:GLOB`, or the path, pattern or folder of such files alone, whose suffix says
+            the kind. A text PATH may end in .gz. `[A:B]` at the end takes the examples
             A .. B only (from 0, B excluded, either may be left out). `?dim=N` at the very end is
             the size of the id space of raw `id:value` features; without it, it is found by a
             pass over the data.
@@ -57,8 +63,8 @@ def open_source(
             version 2. Default: that of `like` or `schema`, or the newest.
         labels: names of the label columns of CSV, Parquet or TFRecord files without a `schema`.
             Default: `label`.
-        drop_unusable: of Parquet files without a `schema`, leave out the columns whose types cannot
-            be features instead of raising an error; `Source.dropped` names them.
+        uses: what the user says of the columns of CSV, Parquet or TFRecord files without a
+            `schema`; the others are what they look like, see `Source.findings`.
 
     Returns:
         The source; only its beginning has been read.
@@ -69,10 +75,7 @@ def open_source(
         FileNotFoundError: nothing is there.
         DataError: an unknown kind of source, or data that cannot be read or is not `like`.
     """
-    match = _SOURCE.fullmatch(source)
-    scheme = match["scheme"] if match else ""
-    if match is None or scheme not in {s.split(":")[0] for s in SCHEMES}:
-        raise DataError(f"unknown source {quote(source)}: expected one of {', '.join(SCHEMES)}")
+    match, scheme, path = _kind_of(source)
     if like is not None and schema is not None:
         raise ValueError("only one of like and schema can be given, got both")
     if labels is not None and (like is not None or schema is not None):
@@ -85,12 +88,15 @@ def open_source(
         given = dataclasses.replace(given, hash_version=hash_version)
     if schema is not None and scheme in _FIXED:
         raise DataError(f"{quote(source)}: `{scheme}` takes no schema, its features are fixed")
-    if labels is not None and scheme in _FIXED:
-        raise DataError(f"{quote(source)}: `{scheme}` takes no labels, its label is fixed")
-    names = DEFAULT_LABELS if labels is None else tuple(labels)
-    opened = _open(
-        scheme, match["path"], match["dim"], source, given, hash_version, names, drop_unusable
-    )
+    if uses is not None and uses != NO_USES and given is not None:
+        raise ValueError("a schema has its own uses of columns: it cannot be given with uses")
+    uses = uses or NO_USES
+    if labels is not None:
+        uses = dataclasses.replace(uses, labels=tuple(labels))
+    if uses != NO_USES and scheme in _FIXED:
+        what = "labels, its label is" if labels is not None else "uses of columns, they are"
+        raise DataError(f"{quote(source)}: `{scheme}` takes no {what} fixed")
+    opened = _open(scheme, path, match["dim"], source, given, hash_version, uses)
     if match["start"] is not None:
         start, stop = match["start"], match["stop"]
         opened = RowRange(opened, int(start or 0), int(stop) if stop else None)
@@ -101,6 +107,33 @@ def open_source(
     return opened
 
 
+def _kind_of(source: str) -> tuple[re.Match[str], str, str | None]:
+    """The parts of a source, its kind and its path.
+
+    Raises:
+        FileNotFoundError: it is a path without a kind, at which nothing is.
+        DataError: its kind is unknown.
+    """
+    match = _SOURCE.fullmatch(source)
+    scheme = match["scheme"] if match else ""
+    if match is not None and scheme in {s.split(":")[0] for s in SCHEMES}:
+        return match, scheme, match["path"]
+    if re.match("[a-z0-9]+://", source):
+        raise DataError(
+            f"{quote(source)}: files of other machines are not read; copy them, or mount the "
+            "bucket as a folder"
+        )
+    match = _PATH.fullmatch(source)
+    path = match["path"] if match else ""
+    kind = kind_of(path)
+    if match is None or kind is None:
+        raise DataError(
+            f"unknown source {quote(source)}: expected one of {', '.join(SCHEMES)}, or a path that "
+            f"ends in {', '.join(SUFFIXES)}, or a folder of such files"
+        )
+    return match, kind, path
+
+
 def _open(
     scheme: str,
     path: str | None,
@@ -108,8 +141,7 @@ def _open(
     source: str,
     schema: Schema | None,
     hash_version: int,
-    labels: Sequence[str],
-    drop_unusable: bool,
+    uses: ColumnUses,
 ) -> Source:
     if scheme == "flights":
         if path or dim:
@@ -122,7 +154,7 @@ def _open(
         if dim:
             raise DataError(f"{quote(source)}: `{scheme}` takes no dim")
         if scheme == "csv":
-            return CsvSource(name, path, schema=schema, hash_version=hash_version, labels=labels)
+            return CsvSource(name, path, schema=schema, hash_version=hash_version, uses=uses)
         return CriteoSource(name, path, hash_version=hash_version)
     if dim is not None and int(dim) < 1:
         raise DataError(f"{quote(source)}: dim must be at least 1")
@@ -136,10 +168,9 @@ def _open(
             size,
             schema=schema,
             hash_version=hash_version,
-            labels=labels,
-            drop_unusable=drop_unusable,
+            uses=uses,
         )
-    return TFRecordSource(name, path, size, schema=schema, hash_version=hash_version, labels=labels)
+    return TFRecordSource(name, path, size, schema=schema, hash_version=hash_version, uses=uses)
 
 
 def _difference(got: Schema, expected: Schema) -> str:

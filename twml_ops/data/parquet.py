@@ -1,10 +1,10 @@
 """`parquet:GLOB`: Parquet files with a column `label`.
 
-Without a schema integer and float columns are continuous, unless a float32 would round the
-integers (`twml_ops/data/guess.py`); string, binary, bool and dictionary columns categorical, also
+Without a schema float columns are continuous, and integers numbers or ids, as their names and
+values say (`twml_ops/data/infer.py`); string, binary, bool and dictionary columns categorical, also
 those that were dictionaries where the file was written; columns of lists of text or integers bags
-of categories; and the list columns `ids` (integers from 0) and `values` raw sparse features.
-Without `values` they are all 1.
+of categories; timestamps and dates times; and the list columns `ids` (integers from 0) and `values`
+raw sparse features. Without `values` they are all 1. Columns of other types are left out.
 """
 
 from __future__ import annotations
@@ -20,21 +20,19 @@ from pyarrow import parquet
 
 from twml_ops._category_hash import VERSION
 from twml_ops.data.block import Block
+from twml_ops.data.column_uses import NO_USES, ColumnUses, schema_of, warn
 from twml_ops.data.columns import (
     ArrowColumns,
     block_of,
     check_types,
-    infer,
-    is_number,
-    is_token,
-    is_typed_kind,
-    unusable,
 )
 from twml_ops.data.errors import DataError, cannot_read
 from twml_ops.data.files import files_of, sparse_dim_of
-from twml_ops.data.guess import Guess, first_rounded, guess_numbers, is_exact, say, warn
+from twml_ops.data.guess import first_rounded, is_exact, say
+from twml_ops.data.infer import NOTHING, Finding, look_at
+from twml_ops.data.kinds import is_day, is_token, is_typed_kind, unusable
 from twml_ops.data.partitions import Partitions
-from twml_ops.data.schema import DEFAULT_LABELS, Schema
+from twml_ops.data.schema import Schema
 from twml_ops.data.source import Source
 from twml_ops.data.units import Piece, SingleUnit, Unit
 
@@ -53,26 +51,24 @@ class ParquetSource(Source):
         *,
         schema: Schema | None = None,
         hash_version: int = VERSION,
-        labels: Sequence[str] = DEFAULT_LABELS,
-        drop_unusable: bool = False,
+        uses: ColumnUses = NO_USES,
     ) -> None:
-        """Only the footers are read.
+        """Only the footers, and without a schema the first rows, are read.
 
         Args:
             name: the source as the user wrote it.
             glob: path or pattern of the files, read in sorted order.
             dim: the size of the id space of `ids`; None: found by a pass over the data.
             schema: the uses of the columns; None: by their types.
-            hash_version: the hash version of the category ids, if there is no schema.
-            labels: names of the label columns, if there is no schema.
-            drop_unusable: leave out columns of other types, see `dropped`, instead of an error.
+            hash_version: of the category ids, if there is no schema.
+            uses: what the user says of columns, if there is no schema.
 
         Raises:
             FileNotFoundError: no file matches.
             DataError: a file is not Parquet, or has the wrong columns.
         """
         super().__init__(name)
-        self._dropped: Mapping[str, str] = {}
+        self._findings: Mapping[str, Finding] = {}
         paths = files_of(glob)
         self._partitions = Partitions(glob, paths)
         self._files = [(path, _footer(path)) for path in paths]
@@ -86,21 +82,13 @@ class ParquetSource(Source):
                     f"share: only one of them has {', '.join(different)}"
                 )
         if schema is None:
-            columns = self._all_types(labels)
-            self._dropped = {
-                n: why
-                for n, kind in zip(columns.names, columns.types, strict=True)
-                if drop_unusable and n not in labels and (why := unusable(n, kind))
-            }
-            for column in self._dropped:
-                columns = columns.remove(columns.get_field_index(column))
-            guesses = self._guess(columns, labels)
-            schema = infer(_with_categories(columns, guesses), first_path, labels)
-            schema = dataclasses.replace(schema, hash_version=hash_version)
-            self._guessed = {n for n in schema.continuous if n in names and not guesses[n].ids}
-            warn(name, guesses)
+            looks = self._look(self._all_types(), uses)
+            schema, self._findings = schema_of(looks, uses, first_path, hash_version)
+            guessed = {n for n in schema.continuous if n in names and n not in uses.numeric}
+            self._guessed = {n for n in guessed if self._findings[n].sure}
+            warn(name, self._findings)
         if schema.typed is None:
-            columns = self._all_types(())
+            columns = self._all_types()
             types = dict(zip(columns.names, columns.types, strict=True))
             typed = tuple(n for n in schema.categorical if n in types and is_typed_kind(types[n]))
             schema = dataclasses.replace(schema, typed=typed)
@@ -117,9 +105,9 @@ class ParquetSource(Source):
         self._dim = schema.sparse_dim if schema.sparse_dim > 0 else None
 
     @property
-    def dropped(self) -> Mapping[str, str]:
+    def findings(self) -> Mapping[str, Finding]:
         """See `Source`."""
-        return self._dropped
+        return self._findings
 
     @property
     def schema(self) -> Schema:
@@ -129,7 +117,7 @@ class ParquetSource(Source):
             self._schema = dataclasses.replace(self._schema, sparse_dim=dim)
         return self._schema
 
-    def _all_types(self, labels: Sequence[str]) -> pa.Schema:
+    def _all_types(self) -> pa.Schema:
         """The columns of all files and of their folders, of types that hold what all have."""
         path, footer = self._files[0]
         types = dict(_types(footer))
@@ -144,27 +132,34 @@ class ParquetSource(Source):
         types |= self._partitions.types(without=[*types])
         return pa.schema(types.items())
 
-    def _guess(self, columns: pa.Schema, labels: Sequence[str]) -> dict[str, Guess]:
-        """Guesses of numbers by first rows, the limits in all footers, and names of folders."""
-        kinds = zip(columns.names, columns.types, strict=True)
-        folders = self._partitions.guesses(without=_types(self._files[0][1]))
-        guesses = {n: guess for n, guess in folders.items() if n not in labels}
-        names = [n for n, kind in kinds if is_number(kind) and n not in (*labels, *folders)]
+    def _look(self, columns: pa.Schema, uses: ColumnUses) -> dict[str, Finding]:
+        """What the first rows of the first file, and the limits in all footers, say of columns."""
         # Spark writes files without rows, which say nothing.
         path, first = next((f for f in self._files if f[1].num_rows), self._files[0])
+        inside = [n for n in _types(first) if unusable(n, columns.field(n).type) is None]
+        times = [n for n in _types(first) if is_day(columns.field(n).type)]
         with _open(path, first) as file:
+            names = [*inside, *times]
             rows = next(file.iter_batches(_BATCH_ROWS, columns=names), None) if names else None
-        written = _written_dictionaries(first)
-        for name in names:
-            guess = guess_numbers(name, rows.column(name)) if rows is not None else Guess(True)
-            if name in written:
-                guess = Guess(False, True)
-            elif guess.number and pa.types.is_integer(columns.field(name).type):
+        written, folders = _written_dictionaries(first), self._partitions.samples([*_types(first)])
+        looks = {}
+        for name, kind in zip(columns.names, columns.types, strict=True):
+            values = folders.get(name)
+            if values is None and rows is not None and name in rows.schema.names:
+                values = rows.column(name)
+            if values is None:
+                values = pa.nulls(0, kind)
+            look = look_at(name, values, may_be_numbers=name in folders) or _empty(kind)
+            if name in written and look.kind != "bag":
+                look = look._replace(kind="categorical", why="a dictionary where it was written")
+                look = look._replace(sure=True, by_type=True, typed=is_typed_kind(kind))
+            elif look.kind == "continuous" and pa.types.is_integer(kind):
                 for limit in self._limits(name):
                     if not is_exact(np.array([limit]))[0]:
-                        guess = guess_numbers(name, pa.array([limit]))
-            guesses[name] = guess
-        return guesses
+                        why = f"as a number, {limit} would be rounded"
+                        look = look._replace(kind="categorical", why=why, by_type=False, typed=True)
+            looks[name] = look
+        return looks
 
     def _limits(self, name: str) -> Iterator[int]:
         """The smallest and the largest values of a column, as the footers have them."""
@@ -227,7 +222,9 @@ class ParquetSource(Source):
                 got = batch.column(name)[rounded].as_py()
                 what = f"{where(rounded)}: column {name} is read as numbers, which lose"
                 say(f"{what} something of {got}", [name])
-        columns = self._partitions.added_to(ArrowColumns(batch, where), path)
+        columns = self._partitions.added_to(
+            ArrowColumns(batch, where, self._schema.separators), path
+        )
         return block_of(columns, self._schema, where, self._dim)
 
 
@@ -245,14 +242,11 @@ def _joined_groups(footer: parquet.FileMetaData) -> Iterator[tuple[list[int], in
         yield groups, rows
 
 
-def _with_categories(columns: pa.Schema, guesses: dict[str, Guess]) -> pa.Schema:
-    """The columns, in which numbers that are categories are dictionaries of text."""
-    for name, guess in guesses.items():
-        if not guess.number:
-            i = columns.get_field_index(name)
-            kind = pa.dictionary(pa.int32(), pa.string())
-            columns = columns.set(i, pa.field(name, kind))
-    return columns
+def _empty(kind: pa.DataType) -> Finding:
+    """What a column without any value at the beginning is: by its type."""
+    if kind == pa.null():
+        return NOTHING
+    return Finding("categorical", f"the type {kind}, without a value", 0, 1.0, by_type=True)
 
 
 def _written_dictionaries(footer: parquet.FileMetaData) -> set[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from glob import has_magic
 from pathlib import Path
 from urllib.parse import unquote
@@ -14,7 +14,7 @@ import pyarrow as pa
 from twml_ops.data.block import Array
 from twml_ops.data.columns import Columns
 from twml_ops.data.errors import DataError, quote
-from twml_ops.data.guess import Guess, guess_numbers, numbers_of_labels, numbers_of_texts
+from twml_ops.data.guess import numbers_of_labels, numbers_of_texts, times_of_texts
 
 _INTEGER = re.compile(r"-?(0|[1-9][0-9]{0,17})")
 _NULL = "__HIVE_DEFAULT_PARTITION__"
@@ -53,17 +53,13 @@ class Partitions:
                 types[name] = pa.int64() if integer else pa.string()
         return types
 
-    def guesses(self, without: Iterable[str]) -> dict[str, Guess]:
-        """What the values of these columns say of their kinds."""
-        guesses = {}
-        for name, kind in self.types(without=[*without]).items():
-            values = [v[name] for v in self._values.values()]
-            if pa.types.is_integer(kind):
-                integers = [None if v is None else int(v) for v in values]
-                guesses[name] = guess_numbers(name, pa.array(integers, kind))
-            else:
-                guesses[name] = Guess(False)
-        return guesses
+    def samples(self, without: Sequence[str]) -> dict[str, pa.Array]:
+        """The values of the same columns, of each file; integers if all are, otherwise text."""
+        found = {}
+        for name, kind in self.types(without).items():
+            texts = pa.array([v[name] for v in self._values.values()], pa.string())
+            found[name] = texts.cast(kind)
+        return found
 
     def have(self, path: str, name: str) -> bool:
         """Whether a folder of a file has the column."""
@@ -96,6 +92,14 @@ class _WithPartitions(Columns):
         if not good[0]:
             raise self._wrong(name, "a number")
         return np.full(self.count, numbers[0])
+
+    def times(self, name: str) -> Array:
+        if self._is_inside(name):
+            return self._inside.times(name)
+        times, good = times_of_texts(pa.array([self._values[name]], pa.string()))
+        if not good[0]:
+            raise self._wrong(name, "a date or a number")
+        return np.full(self.count, times[0])
 
     def labels(self, name: str) -> Array:
         if self._is_inside(name):

@@ -52,6 +52,8 @@ class Schema:
         typed: columns of `categorical` whose categories are integers or bools: `3.0` is read as 3,
             and `True` as true, so that files of any format have the same ids. None: the reader
             finds out which. Schemas that differ in this alone are equal.
+        separators: bag → what is between its tokens where they are one text: a character, or `[]`
+            for lists in brackets. In CSV files it is `|` where nothing else is said.
 
     Raises:
         ValueError: a name twice, a bag that is no categorical column, or no such hash version.
@@ -69,6 +71,7 @@ class Schema:
     group: str | None = None
     hash_version: int = VERSION
     typed: tuple[str, ...] | None = field(default=None, compare=False)
+    separators: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         check_version(self.hash_version)
@@ -81,6 +84,7 @@ class Schema:
         for what, unknown in (
             ("bags", set(self.bags) - set(self.categorical)),
             ("bag_weights", set(self.bag_weights) - set(self.bags)),
+            ("separators", set(self.separators) - set(self.bags)),
         ):
             if unknown:
                 raise ValueError(f"{what} must name bags, got {sorted(unknown)}")

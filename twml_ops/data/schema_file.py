@@ -9,25 +9,29 @@ from typing import Any, get_args
 
 from twml_ops._category_hash import VERSION
 from twml_ops.data.errors import DataError, one_line
+from twml_ops.data.infer import Finding
 from twml_ops.data.schema import SPARSE_IDS, Kind, Schema
 
 _KEYS = ("features", "labels", "positive", "weight", "time", "group", "hash_version")
-_FEATURE_KEYS = ("name", "kind", "weights", "dim", "reason")
+_FEATURE_KEYS = ("name", "kind", "weights", "separator", "dim", "drop", "reason")
 _DROPPED = "dropped"  # the kind of a column that is named, but not used
 
 
-def schema_to_dict(schema: Schema, dropped: Mapping[str, str] | None = None) -> dict[str, Any]:
-    """The content of a schema file; `dropped`: columns that are no features, and why."""
+def schema_to_dict(schema: Schema, findings: Mapping[str, Finding] | None = None) -> dict[str, Any]:
+    """The content of a schema file; `findings`: what the columns of the data are."""
     features: list[dict[str, Any]] = []
     for feature in schema.features:
         entry: dict[str, Any] = {"name": feature.name, "kind": feature.kind}
         if feature.kind == "bag" and feature.weights is not None:
             entry["weights"] = feature.weights
+        if feature.name in schema.separators:
+            entry["separator"] = schema.separators[feature.name]
         if feature.dim is not None:
             entry["dim"] = feature.dim
         features.append(entry)
-    for name, why in (dropped or {}).items():
-        features.append({"name": name, "kind": _DROPPED, "reason": why})
+    for name, finding in (findings or {}).items():
+        if finding.kind == "dropped":
+            features.append({"name": name, "drop": finding.why})
     return {
         "features": features,
         "labels": list(schema.labels),
@@ -58,11 +62,15 @@ def schema_from_dict(content: Any, where: str) -> Schema:
     names: dict[str, list[str]] = {kind: [] for kind in get_args(Kind)}
     categorical: list[str] = []
     weights: dict[str, str] = {}
+    separators: dict[str, str] = {}
     dim = 0
     for i, entry in enumerate(features):
         at = f"{where}: features[{i}]"
         entry = _mapping(entry, _FEATURE_KEYS, at)
-        name, kind = _text(entry, "name", at), _text(entry, "kind", at)
+        name = _text(entry, "name", at)
+        if "drop" in entry:
+            continue
+        kind = _text(entry, "kind", at)
         if kind == _DROPPED:
             continue
         if kind not in names:
@@ -76,6 +84,12 @@ def schema_from_dict(content: Any, where: str) -> Schema:
             if kind != "bag":
                 raise DataError(f"{at}: only a bag has `weights`, {name} is {kind}")
             weights[name] = _text(entry, "weights", at)
+        if "separator" in entry:
+            if kind != "bag":
+                raise DataError(f"{at}: only a bag has a `separator`, {name} is {kind}")
+            separators[name] = _text(entry, "separator", at)
+            if not separators[name]:
+                raise DataError(f"{at}: the `separator` of {name} must not be empty")
         if kind == "sparse":
             dim = entry.get("dim", 0)
             if name != SPARSE_IDS or not isinstance(dim, int) or dim < 1:
@@ -106,6 +120,7 @@ def schema_from_dict(content: Any, where: str) -> Schema:
             weights,
             tuple(labels),
             hash_version=version,
+            separators=separators,
             **one_name,
         )
     except ValueError as e:
@@ -138,13 +153,16 @@ def read_schema(path: str | Path) -> Schema:
     return schema_from_dict(content, str(path))
 
 
-def schema_to_text(schema: Schema, format: str, dropped: Mapping[str, str] | None = None) -> str:
+def schema_to_text(
+    schema: Schema, format: str, findings: Mapping[str, Finding] | None = None
+) -> str:
     """Writes a schema as the content of a schema file.
 
     Args:
         schema: to write.
         format: "yaml" or "json".
-        dropped: names of columns that are not used, and why; written with the kind "dropped".
+        findings: column → what it is and why, see `Source.findings`. Those that are not used are
+            written with the reason, `drop`, and in YAML all of them with a comment.
 
     Returns:
         The text.
@@ -152,16 +170,29 @@ def schema_to_text(schema: Schema, format: str, dropped: Mapping[str, str] | Non
     Raises:
         ValueError: there is no such format.
     """
-    content = schema_to_dict(schema, dropped)
+    content = schema_to_dict(schema, findings)
     if format == "json":
         return json.dumps(content, indent=1) + "\n"
     if format != "yaml":
         raise ValueError(f'format must be "yaml" or "json", got {format!r}')
     features = content.pop("features")
     yaml = _yaml()
-    lines = [yaml.safe_dump(f, default_flow_style=True, width=10**6).strip() for f in features]
-    listed = "".join(f"  - {line}\n" for line in lines)
+    listed = ""
+    for feature in features:
+        line = yaml.safe_dump(feature, default_flow_style=True, width=10**6, allow_unicode=True)
+        finding = (findings or {}).get(feature["name"])
+        listed += f"  - {line.strip()}{_comment(finding) if finding else ''}\n"
     return f"features:\n{listed}" + str(yaml.safe_dump(content, sort_keys=False))
+
+
+def _comment(finding: Finding) -> str:
+    """What is known of a column, behind its line."""
+    parts = [] if finding.kind == "dropped" else [finding.why]
+    parts += [f"{finding.distinct:,} distinct"] if finding.distinct else []
+    parts += [f"{finding.missing:.1%} missing"] if finding.missing else []
+    text = "; ".join(parts).replace("\n", " ").replace("\r", " ")
+    mark = "" if finding.sure else "uncertain: "
+    return f"  # {mark}{text}" if text else ""
 
 
 def _yaml() -> Any:

@@ -11,6 +11,7 @@ import tensorflow as tf
 from twml_ops.data import batches, order
 from twml_ops.data.block import Block
 from twml_ops.data.errors import DataError
+from twml_ops.data.infer import Finding
 from twml_ops.data.layouts import LayoutName, layout_of
 from twml_ops.data.order import UnitOfPiece
 from twml_ops.data.position import InputPosition
@@ -68,8 +69,8 @@ class Source(ABC):
         return False
 
     @property
-    def dropped(self) -> Mapping[str, str]:
-        """The columns that were left out since their types cannot be used, and why."""
+    def findings(self) -> Mapping[str, Finding]:
+        """What each column is taken for and why; empty if a schema or the format says it."""
         return {}
 
     def own_validation(self) -> tuple[Source, Source] | None:
@@ -399,9 +400,9 @@ class View(Source):
         return self._whole.in_order_of_time
 
     @property
-    def dropped(self) -> Mapping[str, str]:
+    def findings(self) -> Mapping[str, Finding]:
         """See `Source`."""
-        return self._whole.dropped
+        return self._whole.findings
 
     @property
     def parsed_bytes(self) -> int:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 import errno
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,12 +22,14 @@ import tensorflow as tf
 
 from twml_ops._category_hash import VERSION
 from twml_ops.data.block import Array, Block
-from twml_ops.data.columns import LABEL_HINT, Columns, as_tokens, block_of
+from twml_ops.data.column_uses import NO_USES, ColumnUses, schema_of, warn
+from twml_ops.data.columns import Columns, as_tokens, block_of, list_lengths
 from twml_ops.data.errors import DataError, cannot_read, one_line, quote
 from twml_ops.data.files import files_of, sparse_dim_of
-from twml_ops.data.guess import Guess, guess_numbers, is_exact, numbers_of_labels, say, warn
+from twml_ops.data.guess import is_exact, numbers_of_labels, say, split_lists, times_of_texts
+from twml_ops.data.infer import NOTHING, Finding, look_at
 from twml_ops.data.partitions import Partitions
-from twml_ops.data.schema import DEFAULT_LABELS, SPARSE_IDS, SPARSE_VALUES, Schema
+from twml_ops.data.schema import SPARSE_IDS, SPARSE_VALUES, Schema
 from twml_ops.data.source import Source
 from twml_ops.data.text import decompressed_size
 from twml_ops.data.units import Piece, StreamPiece, Unit
@@ -50,7 +52,7 @@ class TFRecordSource(Source):
         *,
         schema: Schema | None = None,
         hash_version: int = VERSION,
-        labels: Sequence[str] = DEFAULT_LABELS,
+        uses: ColumnUses = NO_USES,
     ) -> None:
         """All records are read, to learn the features; with a schema only until they are found.
 
@@ -59,8 +61,8 @@ class TFRecordSource(Source):
             glob: path or pattern of the files, read in sorted order.
             dim: the size of the id space of `ids`; None: found by a pass over the data.
             schema: the uses of the features; None: by their types.
-            hash_version: the hash version of the category ids, if there is no schema.
-            labels: names of the label columns, if there is no schema.
+            hash_version: of the category ids, if there is no schema.
+            uses: what the user says of columns, if there is no schema.
 
         Raises:
             FileNotFoundError: no file matches.
@@ -70,20 +72,15 @@ class TFRecordSource(Source):
         self._files = files_of(glob)
         self._partitions = Partitions(glob, self._files)
         self._unit_rows: dict[str, list[int]] = {}  # of the files that were read to the end
-        self._kinds, several, integers = self._learn_kinds(schema)
-        self._guessed: set[str] = set()  # integers that no schema declares to be numbers
+        self._kinds, several, samples = self._learn_kinds(schema)
+        self._guessed: set[str] = set()  # integers that nobody has declared to be numbers
+        self._findings: Mapping[str, Finding] = {}
         if schema is None:
-            guesses = {
-                n: guess_numbers(n, pa.array(v))
-                for n, v in integers.items()
-                if n not in (*labels, SPARSE_IDS, SPARSE_VALUES)
-            }
-            folders = self._partitions.guesses(without=self._kinds)
-            guesses |= {n: guess for n, guess in folders.items() if n not in labels}
-            schema = self._infer(several, labels, guesses)
-            schema = dataclasses.replace(schema, hash_version=hash_version)
-            self._guessed = {n for n in schema.continuous if self._kinds.get(n) == tf.int64}
-            warn(name, guesses)
+            looks = self._look(several, samples)
+            schema, self._findings = schema_of(looks, uses, self.name, hash_version)
+            guessed = {n for n in schema.continuous if n not in uses.numeric}
+            self._guessed = {n for n in guessed if self._kinds.get(n) == tf.int64}
+            warn(name, self._findings)
         if schema.typed is None:
             kinds = self._folder_kinds() | self._kinds
             typed = tuple(n for n in schema.categorical if kinds.get(n) == tf.int64)
@@ -101,31 +98,31 @@ class TFRecordSource(Source):
             self._schema = dataclasses.replace(self._schema, sparse_dim=dim)
         return self._schema
 
-    def _infer(self, several: set[str], labels: Sequence[str], guesses: dict[str, Guess]) -> Schema:
-        kinds = self._kinds | self._folder_kinds()
-        for label in labels:
-            if label not in kinds:
-                raise DataError(
-                    f"{self.name}: expected a number `{label}`, features are {sorted(kinds)}"
-                    f"{LABEL_HINT}"
-                )
-        if kinds.get(SPARSE_IDS, tf.int64) != tf.int64:
-            raise DataError(f"{self.name}: `ids` must be integers, got {kinds[SPARSE_IDS].name}")
-        if not kinds.keys() - {*labels, SPARSE_VALUES}:
+    @property
+    def findings(self) -> Mapping[str, Finding]:
+        """See `Source`."""
+        return self._findings
+
+    def _look(self, several: set[str], samples: dict[str, pa.Array]) -> dict[str, Finding]:
+        """What the types of features, and some of their values, say."""
+        if self._kinds.get(SPARSE_IDS, tf.int64) != tf.int64:
             raise DataError(
-                f"{self.name}: no features besides {', '.join(f'`{n}`' for n in labels)}"
+                f"{self.name}: `ids` must be integers, got {self._kinds[SPARSE_IDS].name}"
             )
-        rest = {n: k for n, k in kinds.items() if n not in (*labels, SPARSE_IDS, SPARSE_VALUES)}
-        ids = {n for n, guess in guesses.items() if not guess.number}
-        categorical = tuple(n for n, k in rest.items() if k == tf.string or n in ids)
-        return Schema(
-            tuple(n for n in rest if n not in categorical),
-            categorical,
-            -1 if SPARSE_IDS in kinds else 0,
-            "the label is 1",
-            bags=tuple(n for n in categorical if n in several),
-            labels=tuple(labels),
-        )
+        looks = {}
+        for name, kind in self._kinds.items():
+            if name in (SPARSE_IDS, SPARSE_VALUES):
+                looks[name] = Finding("sparse", f"lists called `{name}`", by_type=True)
+            elif name in several and kind != tf.float32:
+                typed, distinct = kind == tf.int64, len(samples[name].unique())
+                looks[name] = Finding("bag", "several values", distinct, by_type=True, typed=typed)
+            elif kind == tf.float32:
+                looks[name] = Finding("continuous", "floats", by_type=True)
+            else:
+                looks[name] = look_at(name, samples[name]) or NOTHING
+        for name, values in self._partitions.samples(without=[*self._kinds]).items():
+            looks[name] = look_at(name, values, may_be_numbers=True) or NOTHING
+        return looks
 
     def _folder_kinds(self) -> dict[str, tf.DType]:
         """The types of the columns that only folders have."""
@@ -136,28 +133,28 @@ class TFRecordSource(Source):
 
     def _learn_kinds(
         self, schema: Schema | None
-    ) -> tuple[dict[str, tf.DType], set[str], dict[str, list[int]]]:
-        """The types of the features, the features with several values, and some values of integers.
+    ) -> tuple[dict[str, tf.DType], set[str], dict[str, pa.Array]]:
+        """The types of the features, those with several values, and some values of them.
 
         They are of all features that there are, or, with a schema, at least of the ones that it
         names.
         """
         kinds: dict[str, tf.DType] = {}
-        integers: dict[str, list[int]] = {}
+        samples: dict[str, pa.Array] = {}
         several: set[str] = set()
         for path in self._files:
             for k, records in enumerate(self._records(path, _SAMPLE, _SAMPLE)):
-                self._learn(path, k * _SAMPLE, records, kinds, several, integers)
+                self._learn(path, k * _SAMPLE, records, kinds, several, samples)
         inside = [n for n in (schema.columns if schema else ()) if not self._in_all_folders(n)]
         if schema is None or not kinds.keys() >= {*inside}:
             for path in self._files:
                 row, counts = 0, []
                 for records in self._records(path, _BATCH_ROWS):
-                    self._learn(path, row, records, kinds, several, integers)
+                    self._learn(path, row, records, kinds, several, samples)
                     counts.append(len(records))
                     row += len(records)
                 self._unit_rows[path] = counts
-        return dict(sorted(kinds.items())), several, integers
+        return dict(sorted(kinds.items())), several, samples
 
     def _in_all_folders(self, name: str) -> bool:
         return all(self._partitions.have(path, name) for path in self._files)
@@ -169,7 +166,7 @@ class TFRecordSource(Source):
         records: Array,
         kinds: dict[str, tf.DType],
         several: set[str],
-        integers: dict[str, list[int]],
+        samples: dict[str, pa.Array],
     ) -> None:
         """Adds what records, the first of which is `row` of the file, say of features."""
         try:
@@ -185,11 +182,11 @@ class TFRecordSource(Source):
                 )
             if has_several:
                 several.add(name)
-            if kind == tf.int64 and name not in integers:
+            if kind != tf.float32 and name not in samples:
                 column = tf.io.parse_example(
                     tf.constant(records), {name: tf.io.VarLenFeature(kind)}
                 )[name]
-                integers[name] = column.values.numpy().tolist()
+                samples[name] = pa.array(column.values.numpy())
 
     def _records(self, path: str, batch: int, limit: int = -1) -> Iterator[Array]:
         """Serialized examples of a file, `batch` at a time."""
@@ -238,7 +235,7 @@ class TFRecordSource(Source):
         def where(k: int) -> str:
             return f"{path}: record {row + k}"
 
-        columns = _ExampleColumns(examples, len(records), where)
+        columns = _ExampleColumns(examples, len(records), where, schema.separators)
         self._warn_of_loss(columns, where)
         yield block_of(self._partitions.added_to(columns, path), schema, where, self._dim)
 
@@ -258,9 +255,14 @@ class _ExampleColumns(Columns):
     """Features of parsed examples."""
 
     def __init__(
-        self, examples: dict[str, tf.SparseTensor], count: int, where: Callable[[int], str]
+        self,
+        examples: dict[str, tf.SparseTensor],
+        count: int,
+        where: Callable[[int], str],
+        separators: Mapping[str, str],
     ) -> None:
         self._examples, self._count, self._where = examples, count, where
+        self._separators = separators
 
     @property
     def count(self) -> int:
@@ -275,6 +277,19 @@ class _ExampleColumns(Columns):
         column = np.full(self._count, np.nan)
         column[rows] = numbers
         return column
+
+    def times(self, name: str) -> Array:
+        if name not in self._examples or self._examples[name].dtype != tf.string:
+            return self.numbers(name)
+        texts = self.tokens(name)
+        times, good = times_of_texts(texts)
+        if not good.all():
+            row = int(good.argmin())
+            raise DataError(
+                f"{self._where(row)}: expected a date and time in ISO form, or a number, in "
+                f"`{name}`, got {quote(texts[row].as_py())}"
+            )
+        return times
 
     def labels(self, name: str) -> Array:
         if name not in self._examples or self._examples[name].dtype != tf.string:
@@ -298,6 +313,9 @@ class _ExampleColumns(Columns):
         return _tokens(tokens).take(pa.array(places, mask=places < 0))
 
     def token_lists(self, name: str) -> tuple[Array, pa.Array]:
+        if name in self._separators and self._examples[name].dtype == tf.string:
+            lists = split_lists(self.tokens(name), self._separators[name])
+            return list_lengths(lists), lists.flatten()
         rows, tokens = self._entries(name)
         return np.bincount(rows, minlength=self._count), _tokens(tokens)
 

@@ -8,6 +8,7 @@ is in order of time, and random examples if not.
 
 from __future__ import annotations
 
+import datetime
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -15,7 +16,7 @@ import numpy as np
 from twml_ops._category_hash import MISSING
 from twml_ops.data.block import Array, Block
 from twml_ops.data.errors import DataError
-from twml_ops.data.source import CACHE_BYTES, Source
+from twml_ops.data.source import CACHE_BYTES, RowRange, Source
 from twml_ops.data.subset import Keep, Place, Subset, is_drawn, random_rows
 
 Method = Literal["auto", "time", "order", "random", "group"]
@@ -49,8 +50,8 @@ def split_for_validation(
             not among them. "order": the last examples in file order. "random": random examples.
             "group": all examples of random groups, the values of the column `schema.group`; an
             example without a group is a group of its own. "auto": as the source divides itself if
-            it does; else "time" if the schema has a time, "order" if the source is in order of
-            time, else "random".
+            it does; else "time" if the schema has a time ("order" if all are the same), "order" if
+            the source is in order of time, else "random".
         share: share of the examples that is taken, approximately. A source that divides itself
             does not use it.
         seed: the seed of the random choice. It depends on nothing else: the same examples are taken
@@ -69,7 +70,7 @@ def split_for_validation(
         raise ValueError(f"method must be one of {', '.join(METHODS)}, got {method!r}")
     if not 0.0 < share < 1.0:
         raise ValueError(f"share must be between 0 and 1, got {share}")
-    schema = source.schema
+    schema, chosen = source.schema, method
     if method == "auto":
         own = source.own_validation()
         if own is not None:
@@ -79,12 +80,14 @@ def split_for_validation(
         if method == needed and column is None:
             raise ValueError(f"{source.name}: the schema has no {needed}, so no split by {needed}")
     _read_into_memory(source)
+    if chosen == "auto" and method == "time" and _latest_or_none(source, share) is None:
+        method = "order"
     if method == "order":
         return TrainingParts(*Source.split(source, share))
     if method == "time":
         start = _latest(source, share)
-        keep: Keep = lambda _, block: block.columns["time"] >= start  # noqa: E731  NaN is not
-        name = f"{source.name} ({schema.time} from {start:.10g} on)"
+        keep = _is_from(start)
+        name = f"{source.name} ({schema.time} from {time_text(start)} on)"
     else:
         keep = _random_groups(share, seed) if method == "group" else random_rows(share, seed)
         what = f"of the values of {schema.group}" if method == "group" else "of the examples"
@@ -100,6 +103,73 @@ def split_for_validation(
     fit = Subset(source, f"{source.name} (the rest)", lambda place, block: ~keep(place, block))
     fit._num_examples = total - count  # without a pass
     return TrainingParts(fit, validation)
+
+
+def split_in_time(source: Source, share: float = 0.2) -> tuple[Source, Source]:
+    """Divides the examples into a training and an evaluation part, by `schema.time`.
+
+    Args:
+        source: the examples, whose schema has a time.
+        share: about the share of the examples, the latest ones, that the evaluation part gets. All
+            examples of one time are in the same part, and those without a time in the first.
+
+    Returns:
+        (train, eval). If the source is in order of time they are ranges of rows. Then they may
+        divide the examples of a time where there are too few different ones.
+
+    Raises:
+        ValueError: the schema has no time, or `share` is not between 0 and 1.
+        FileNotFoundError: the data is not there.
+        DataError: the data cannot be read, or there are too few different times.
+    """
+    if not 0.0 < share < 1.0:
+        raise ValueError(f"share must be between 0 and 1, got {share}")
+    column = source.schema.time
+    if column is None:
+        raise ValueError(f"{source.name}: the schema has no time, so no split by time")
+    start = _latest(source, share)
+    total, late, last, in_order = 0, 0, -np.inf, True
+    for block in source.blocks():
+        times = block.columns["time"]
+        in_order &= bool((np.diff(times, prepend=last) >= 0).all())  # NaN is not in order
+        late += int((times >= start).sum())
+        total, last = total + len(times), times[-1] if len(times) else last
+    is_near = share / 3 <= late / total <= min(2 * share, (1 + share) / 2)
+    if in_order:
+        if not is_near:  # too few different times: some are divided
+            return source.split(share)
+        return RowRange(source, 0, total - late), RowRange(source, total - late, total)
+    if not is_near:
+        raise DataError(
+            f"{source.name}: {column} has too few different times to hold out the latest "
+            f"{share:.0%}: the nearest are {late / total:.1%} of the examples; give evaluation "
+            "data (--eval), or another time"
+        )
+    parts = (
+        Subset(source, f"{source.name} ({what})", keep)
+        for what, keep in (
+            (f"{column} before {time_text(start)}", _is_not_from(start)),
+            (f"{column} from {time_text(start)} on", _is_from(start)),
+        )
+    )
+    train, held_out = parts
+    return train, held_out
+
+
+def _is_from(start: float) -> Keep:
+    return lambda _, block: block.columns["time"] >= start  # NaN is not
+
+
+def _is_not_from(start: float) -> Keep:
+    return lambda _, block: ~(block.columns["time"] >= start)
+
+
+def time_text(time: float) -> str:
+    """A time as a date if it can be seconds since 1970, otherwise as the number that it is."""
+    if 10**8 <= time < 10**10:
+        date = datetime.datetime.fromtimestamp(time, datetime.UTC)
+        return date.strftime("%Y-%m-%d %H:%M:%S")
+    return f"{time:.10g}"
 
 
 def _read_into_memory(source: Source) -> None:
@@ -131,6 +201,14 @@ def _latest(source: Source, share: float) -> float:
     Raises:
         DataError: there are not two different times.
     """
+    start = _latest_or_none(source, share)
+    if start is None:
+        raise DataError(f"{source.name}: {source.schema.time} has no two different times")
+    return start
+
+
+def _latest_or_none(source: Source, share: float) -> float | None:
+    """The same; None if there are not two different times."""
     step, position = 1, 0
     sample: list[Array] = []
     for block in source.blocks():
@@ -143,7 +221,7 @@ def _latest(source: Source, share: float) -> float:
     times = np.sort(every[~np.isnan(every)])
     different, first = np.unique(times, return_index=True)
     if len(different) < 2:
-        raise DataError(f"{source.name}: {source.schema.time} has no two different times")
+        return None
     tails = len(times) - first[1:]  # how many are at each time or later
     best = int(np.abs(tails - share * len(every)).argmin())
     return float(different[1 + best])

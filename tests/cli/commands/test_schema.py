@@ -28,9 +28,9 @@ def test_a_table_names_every_column(data, capsys):
     main(["schema", data, "--format", "table"])
     out = capsys.readouterr().out
     assert [line.split()[:2] for line in out.splitlines() if line.strip()][-3:] == [
+        ["label", "label"],
         ["age", "continuous"],
         ["city", "categorical"],
-        ["label", "label"],
     ]
 
 
@@ -46,7 +46,8 @@ def test_other_columns_can_be_the_labels(tmp_path, capsys):
     data = f"csv:{tmp_path}/x.csv"
     with pytest.raises(SystemExit):
         main(["schema", data])
-    assert "`twml-ops schema DATA --label NAME`" in capsys.readouterr().err
+    error = capsys.readouterr().err
+    assert "`--label NAME`. Columns with two values: click, age, buy" in error
     main(["schema", data, "--label", "click", "--label", "buy", "--format", "json"])
     path = tmp_path / "features.json"
     path.write_text(capsys.readouterr().out)

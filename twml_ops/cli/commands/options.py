@@ -10,7 +10,8 @@ import typer
 from twml_ops.cli import errors
 
 SOURCES = (
-    "flights, criteo:PATH, libsvm:PATH, csv:GLOB, tfrecord:GLOB or parquet:GLOB; "
+    "flights, criteo:PATH, libsvm:PATH, csv:GLOB, tfrecord:GLOB or parquet:GLOB, or the path of a "
+    "file or folder whose suffix says the kind (clicks.csv); "
     "PATH may end in .gz, and PATH[START:STOP] is a range of rows"
 )
 
@@ -18,6 +19,67 @@ Run = Annotated[Path, typer.Argument(help="Folder of a finished run.", show_defa
 Data = Annotated[str, typer.Option(help=f"Examples: {SOURCES}.", show_default=False)]
 BatchSize = Annotated[int, typer.Option(min=1, help="Examples in a batch.")]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the file --out.")]
+_COLUMNS = "What columns are (CSV, Parquet, TFRecord)"
+Label = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="NAMES",
+        help="Label column; several with commas or by repeating. Default: label.",
+        rich_help_panel=_COLUMNS,
+    ),
+]
+Time = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME",
+        help="Column of the times of examples: the latest ones are held out for evaluation and "
+        "validation. Default: a column that looks like it, if any.",
+        show_default=False,
+        rich_help_panel=_COLUMNS,
+    ),
+]
+Weight = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME",
+        help="Column of sample weights.",
+        show_default=False,
+        rich_help_panel=_COLUMNS,
+    ),
+]
+Group = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME",
+        help="Column that examples of one user or request share, which is a feature as well.",
+        show_default=False,
+        rich_help_panel=_COLUMNS,
+    ),
+]
+Categorical = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="NAMES",
+        help="Columns of categories; several with commas.",
+        rich_help_panel=_COLUMNS,
+    ),
+]
+Numeric = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="NAMES",
+        help="Columns of numbers; several with commas.",
+        rich_help_panel=_COLUMNS,
+    ),
+]
+Drop = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="NAMES",
+        help="Columns that are not used; several with commas.",
+        rich_help_panel=_COLUMNS,
+    ),
+]
 Debug = Annotated[
     bool,
     typer.Option("--debug", callback=errors.set_debug, help="Show the traceback of an error."),

@@ -7,7 +7,20 @@ from typing import Annotated
 
 import typer
 
-from twml_ops.cli.commands.options import SOURCES, BatchSize, Debug, Overwrite, given_options
+from twml_ops.cli.commands.options import (
+    SOURCES,
+    BatchSize,
+    Categorical,
+    Debug,
+    Drop,
+    Group,
+    Label,
+    Numeric,
+    Overwrite,
+    Time,
+    Weight,
+    given_options,
+)
 from twml_ops.cli.runs.config import RunConfig
 
 LIST = "INTEGERS"
@@ -37,6 +50,13 @@ def search(
             "--schema", help="File with the uses of the columns, as of `train`.", show_default=False
         ),
     ] = None,
+    label: Label = None,
+    time: Time = None,
+    weight: Weight = None,
+    group: Group = None,
+    categorical: Categorical = None,
+    numeric: Numeric = None,
+    drop: Drop = None,
     field_units: Annotated[
         str,
         typer.Option(metavar=LIST, help="Widths of the vectors of each field; empty: no choice."),
@@ -114,6 +134,7 @@ def search(
     from twml_ops.cli.runs.search import Choices
     from twml_ops.cli.runs.search import search as run
 
+    del label, time, weight, group, categorical, numeric, drop  # of `configure`
     del eval_, schema_file, batch_size, seed, validation, validation_share  # of `configure`
     given = given_options(ctx)
     given.pop("epochs", None)  # of the search, not of the run

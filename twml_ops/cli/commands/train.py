@@ -7,7 +7,19 @@ from typing import Annotated
 
 import typer
 
-from twml_ops.cli.commands.options import SOURCES, BatchSize, Debug, given_options
+from twml_ops.cli.commands.options import (
+    SOURCES,
+    BatchSize,
+    Categorical,
+    Debug,
+    Drop,
+    Group,
+    Label,
+    Numeric,
+    Time,
+    Weight,
+    given_options,
+)
 from twml_ops.cli.runs.checkpoint_options import CheckpointOptions, checkpoint_options
 from twml_ops.cli.runs.config import DEFAULT_EPOCHS, DEFAULT_TIME_LIMIT, ClusterOptions, RunConfig
 
@@ -33,10 +45,17 @@ def train(
         typer.Option(
             "--schema",
             help="File with the uses of the columns of CSV, Parquet or TFRecord files, as "
-            "`twml-ops schema` writes it. Default: by the types of the columns.",
+            "`twml-ops schema` writes it. Default: as their names, types and values look like.",
             show_default=False,
         ),
     ] = None,
+    label: Label = None,
+    time: Time = None,
+    weight: Weight = None,
+    group: Group = None,
+    categorical: Categorical = None,
+    numeric: Numeric = None,
+    drop: Drop = None,
     config: Annotated[
         Path | None,
         typer.Option(

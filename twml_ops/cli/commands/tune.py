@@ -7,7 +7,20 @@ from typing import Annotated
 
 import typer
 
-from twml_ops.cli.commands.options import SOURCES, BatchSize, Debug, Overwrite, given_options
+from twml_ops.cli.commands.options import (
+    SOURCES,
+    BatchSize,
+    Categorical,
+    Debug,
+    Drop,
+    Group,
+    Label,
+    Numeric,
+    Overwrite,
+    Time,
+    Weight,
+    given_options,
+)
 from twml_ops.cli.runs.config import RunConfig
 
 
@@ -38,6 +51,13 @@ def tune(
             "--schema", help="File with the uses of the columns, as of `train`.", show_default=False
         ),
     ] = None,
+    label: Label = None,
+    time: Time = None,
+    weight: Weight = None,
+    group: Group = None,
+    categorical: Categorical = None,
+    numeric: Numeric = None,
+    drop: Drop = None,
     config: Annotated[
         Path | None,
         typer.Option(

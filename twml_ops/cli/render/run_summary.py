@@ -17,7 +17,7 @@ from twml_ops.cli.results.epoch_choice import EpochChoice
 from twml_ops.cli.results.history import History, SpeedComparison
 from twml_ops.cli.results.member import Member
 from twml_ops.cli.results.run_result import RunResult
-from twml_ops.data import Source
+from twml_ops.data import Schema, Source
 
 
 def print_data(console: Console, train: Source, held_out: Source, sizes: tuple[int, int]) -> None:
@@ -34,6 +34,15 @@ def print_data(console: Console, train: Source, held_out: Source, sizes: tuple[i
     labels = f"; labels: {', '.join(s.labels)}" if len(s.labels) > 1 else ""
     console.print(
         f"        {', '.join(parts)}{escape(labels)}; positive: {escape(s.label)}", soft_wrap=True
+    )
+
+
+def print_split_in_time(console: Console, schema: Schema) -> None:
+    """Prints that the evaluation data are the latest of the data."""
+    console.print(
+        f"        evaluated on the latest examples, by {escape(str(schema.time))}, trained on "
+        "earlier ones; --eval gives other data",
+        soft_wrap=True,
     )
 
 

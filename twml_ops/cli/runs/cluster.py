@@ -153,7 +153,7 @@ def model_file(config: RunConfig, start: str) -> str:
         config: configuration of the run.
         start: id of the start of the cluster: the data may be others in another one.
     """
-    data = [config.data, config.eval, config.schema_file]
+    data = [config.data, config.eval, config.schema_file, config.uses]
     identity = repr([*data, config.model, config.model_options, config.seed, start])
     return f"{MODEL}-{hashlib.sha256(identity.encode()).hexdigest()[:12]}.keras"
 

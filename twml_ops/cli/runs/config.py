@@ -11,7 +11,10 @@ from typing import Any, Literal
 from twml_ops.cli.errors import UserError
 from twml_ops.cli.runs.folder import FORMAT_KEY
 from twml_ops.cli.runs.typed_values import has_type, type_name
+from twml_ops.data import ColumnUses
 
+COLUMN_OPTIONS = ("label", "time", "weight", "group", "categorical", "numeric", "drop")
+"""The fields that say what columns are."""
 DEFAULT_EPOCHS = 4
 DEFAULT_TIME_LIMIT = 600.0
 AUTO = "auto"  # the name of a model that is chosen by its loss on validation data
@@ -74,7 +77,15 @@ class RunConfig:
         ensemble: number of models that are trained with different seeds; the model of the run
             returns the mean of their probabilities.
         model_options: options of the model by name; the others have their defaults.
-        schema_file: file with the uses of the columns of `data`; None: by their types.
+        schema_file: file with the uses of the columns of `data`; None: as they look like.
+        label: names of the label columns; none: `label`. This and the following ones are for data
+            without a `schema_file`; see `twml_ops.data.ColumnUses`.
+        time: the column with the times of the examples; None: one that looks like it, if any.
+        weight: the column of sample weights, if any.
+        group: the column that examples of one user or request share, if any.
+        categorical: columns of categories.
+        numeric: columns of numbers.
+        drop: columns that are not used.
         from_run: folder of a finished run whose training goes on; None: a new model is trained.
         new_categories: whether categories of the new data that the run of `from_run` has no row for
             get one.
@@ -109,6 +120,13 @@ class RunConfig:
     ensemble: int = 1
     model_options: dict[str, Any] = dataclasses.field(default_factory=dict)
     schema_file: str | None = None
+    label: list[str] = dataclasses.field(default_factory=list)
+    time: str | None = None
+    weight: str | None = None
+    group: str | None = None
+    categorical: list[str] = dataclasses.field(default_factory=list)
+    numeric: list[str] = dataclasses.field(default_factory=list)
+    drop: list[str] = dataclasses.field(default_factory=list)
     from_run: str | None = None
     new_categories: bool = True
     save_slots: bool = False
@@ -124,6 +142,12 @@ class RunConfig:
     def fixed_epochs(self) -> int:
         """The number of epochs of a run that has no validation data."""
         return DEFAULT_EPOCHS if self.epochs is None else self.epochs
+
+    @property
+    def uses(self) -> ColumnUses:
+        """What the user says of the columns."""
+        lists = (tuple(names) for names in (self.categorical, self.numeric, self.drop))
+        return ColumnUses(tuple(self.label), self.time, self.weight, self.group, *lists)
 
     def to_json(self) -> dict[str, Any]:
         """The fields as values that JSON can hold."""

@@ -10,10 +10,11 @@ from typing import Any
 
 from twml_ops.cli.errors import UserError
 from twml_ops.cli.render.terminal import make_error_console
-from twml_ops.cli.runs.config import AUTO, DEFAULT, ClusterOptions, RunConfig
+from twml_ops.cli.runs.config import AUTO, COLUMN_OPTIONS, DEFAULT, ClusterOptions, RunConfig
 from twml_ops.cli.runs.folder import RUN_FILE
 from twml_ops.cli.runs.model_options import builder_of, check_options, parse_options
 from twml_ops.cli.runs.run_facts import provenance
+from twml_ops.data import ColumnUses
 
 
 def configure(file: Path | None, given: Mapping[str, Any], options: Sequence[str]) -> RunConfig:
@@ -34,6 +35,9 @@ def configure(file: Path | None, given: Mapping[str, Any], options: Sequence[str
             option of the model is wrong.
     """
     given = {name.rstrip("_"): value for name, value in given.items()}
+    for name in ("label", "categorical", "numeric", "drop"):
+        if name in given:
+            given[name] = split_names(given[name])
     fields: dict[str, Any] = {}
     start = given.get("from_run")
     if start is not None:
@@ -45,8 +49,8 @@ def configure(file: Path | None, given: Mapping[str, Any], options: Sequence[str
         values = _read(file)
         fields = RunConfig.from_json({"data": "", **values}).to_json()
         _warn_of_versions(values.get("versions"))
-    if start is not None:  # this run has other data than the earlier one
-        other = ("data", "eval", "schema_file", "storage")
+    if start is not None:  # the data of the earlier run are not those of this one
+        other = ("data", "eval", "schema_file", "storage", *COLUMN_OPTIONS)
         fields = {k: v for k, v in fields.items() if k not in other}
     if given.get("model", fields.get("model")) != fields.get("model"):
         fields.pop("model_options", None)
@@ -54,6 +58,15 @@ def configure(file: Path | None, given: Mapping[str, Any], options: Sequence[str
         fields.pop("validation", None)
     if "validation" in given:
         fields.pop("epochs", None)
+    of_columns = [name for name in COLUMN_OPTIONS if name in given]
+    if "schema_file" in given:
+        if of_columns:
+            raise UserError(
+                f"--schema: the file says what columns are, got --{of_columns[0]} as well"
+            )
+        fields = {k: v for k, v in fields.items() if k not in COLUMN_OPTIONS}
+    elif of_columns:
+        fields.pop("schema_file", None)
     names = {f.name for f in dataclasses.fields(RunConfig)}
     fields |= {name: value for name, value in given.items() if name in names}
     of_cluster = {f.name for f in dataclasses.fields(ClusterOptions)}
@@ -77,9 +90,27 @@ def configure(file: Path | None, given: Mapping[str, Any], options: Sequence[str
     return config
 
 
+def split_names(names: Sequence[str] | None) -> list[str]:
+    """The names in texts that have commas between them."""
+    return [name for text in names or () for name in text.split(",") if name]
+
+
+def uses_of(
+    label: Sequence[str] | None,
+    time: str | None,
+    weight: str | None,
+    group: str | None,
+    *lists: Sequence[str] | None,
+) -> ColumnUses:
+    """What the options of a command say of columns; `lists`: categorical, numeric and drop."""
+    labels, *names = (tuple(split_names(given)) for given in (label, *lists))
+    return ColumnUses(labels, time, weight, group, *names)
+
+
 def _check_warm_start(given: Mapping[str, Any], options: Sequence[str], file: Path | None) -> None:
     """Checks that nothing is given beside `--from` that the earlier run decides."""
     names = {"model": "--model", "schema_file": "--schema"}
+    names |= {name: f"--{name}" for name in COLUMN_OPTIONS}
     wrong = [option for name, option in names.items() if name in given]
     wrong += ["--set"] * bool(options) + ["--config"] * (file is not None)
     if wrong:

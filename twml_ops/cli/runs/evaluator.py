@@ -38,7 +38,9 @@ def evaluate_checkpoints(
     if not overwrite and is_run(out) and not folder.exists():
         return  # the run finished before this process started
     builder_of(config.model)  # registers the classes of a model of the user
-    train, held_out = open_pair(config.data, config.eval, schema_file=config.schema_file)
+    train, held_out = open_pair(
+        config.data, config.eval, schema_file=config.schema_file, uses=config.uses
+    )
     cluster.check_labels(train.schema.labels)
     tf.keras.utils.set_random_seed(config.seed)
     with original_errors(train, held_out):

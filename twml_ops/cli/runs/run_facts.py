@@ -21,6 +21,7 @@ from twml_ops.cli.results.model_choice import ModelChoice
 from twml_ops.cli.runs import tiered_tables
 from twml_ops.cli.runs.config import RunConfig
 from twml_ops.cli.runs.folder import FORMAT, FORMAT_KEY
+from twml_ops.cli.runs.sources import Holdout
 from twml_ops.data import Schema
 
 
@@ -36,6 +37,7 @@ def training_facts(
     leaks: dict[str, Any],
     history: History,
     differs: str | None = None,
+    holdout: Holdout | None = None,
 ) -> dict[str, Any]:
     """The content of run.json for a training run: what is needed to repeat and to reopen it.
 
@@ -51,10 +53,12 @@ def training_facts(
         leaks: the features that alone predict the label, and the data that showed it.
         history: the record of the training.
         differs: what one process would train with the same command; None: the same.
+        holdout: how the evaluation data were held out of the data; None: they were given.
     """
     return {
         FORMAT_KEY: FORMAT,
         **config.to_json(),
+        "holdout": holdout,
         "train_source": train[0],
         "eval_source": evaluation[0],
         "train_examples": train[1],

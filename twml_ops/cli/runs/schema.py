@@ -2,34 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import warnings
 from typing import Literal
 
-from twml_ops.cli.render.schema_table import schema_table
+from twml_ops.cli.render.schema_table import columns_table, schema_table
 from twml_ops.cli.render.terminal import make_console
-from twml_ops.data import open_source, schema_to_text
+from twml_ops.data import ColumnUses, DataWarning, open_source, schema_to_text
+
+NO_USES = ColumnUses()
 
 
 def show_schema(
-    data: str, format: Literal["yaml", "json", "table"], labels: Sequence[str] | None = None
+    data: str, format: Literal["yaml", "json", "table"], uses: ColumnUses = NO_USES
 ) -> None:
-    """Prints the features of `data`.
+    """Prints what the columns of `data` are.
 
     Args:
         data: SOURCE string.
         format: "yaml" or "json", which `open_source` reads, or a table for the terminal.
-        labels: names of the label columns; None: `label`.
+        uses: what the user says of columns.
 
     Raises:
         FileNotFoundError: the data do not exist.
         DataError: the data cannot be read.
     """
-    source = open_source(data, labels=labels, drop_unusable=True)
-    schema, dropped = source.schema, source.dropped
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", ".*: guessed from names", DataWarning)
+        source = open_source(data, uses=uses)
+    schema, findings = source.schema, source.findings
     if format == "table":
         console = make_console()
-        console.print(schema_table(schema))
-        for name, why in dropped.items():
-            console.print(f"not used: {name}, {why}", markup=False)
+        console.print(columns_table(findings, schema) if findings else schema_table(schema))
     else:
-        print(schema_to_text(schema, format, dropped), end="")
+        print(schema_to_text(schema, format, findings), end="")

@@ -13,6 +13,7 @@ from twml_ops import models
 from twml_ops import search as architectures
 from twml_ops.cli.errors import UserError
 from twml_ops.cli.render import search_table
+from twml_ops.cli.render.schema_table import print_columns
 from twml_ops.cli.render.terminal import make_console
 from twml_ops.cli.runs.choose_epochs import validation_parts
 from twml_ops.cli.runs.config import RunConfig
@@ -87,7 +88,8 @@ def _search(
 ) -> tuple[dict[str, Any], architectures.SearchResult]:
     """The options of the model that was found, and the result of the search."""
     console = make_console()
-    data, _ = open_pair(config.data, config.eval, schema_file=config.schema_file)
+    data, _ = open_pair(config.data, config.eval, schema_file=config.schema_file, uses=config.uses)
+    print_columns(console, data)
     with original_errors(data), console.status(f"reading {escape(data.name)}"):
         parts = validation_parts(config, data)
     if parts is None:

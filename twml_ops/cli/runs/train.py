@@ -15,6 +15,7 @@ from twml_ops.analysis import leaking_features, scoring
 from twml_ops.cli.errors import one_line
 from twml_ops.cli.render import run_summary
 from twml_ops.cli.render.leaks import print_leaks
+from twml_ops.cli.render.schema_table import print_columns
 from twml_ops.cli.render.terminal import make_console, print_warning
 from twml_ops.cli.results.run_result import RunResult
 from twml_ops.cli.runs import (
@@ -44,7 +45,7 @@ from twml_ops.cli.runs.model_options import builder_of
 from twml_ops.cli.runs.run_facts import training_facts
 from twml_ops.cli.runs.runner import Runner
 from twml_ops.cli.runs.second_model import second_model
-from twml_ops.cli.runs.sources import open_pair, parse_all
+from twml_ops.cli.runs.sources import default_holdout, open_pair, parse_all
 from twml_ops.cli.runs.warm_start import WarmStart
 from twml_ops.data import original_errors
 from twml_ops.peers import PeerGroup
@@ -185,7 +186,14 @@ def train(
         runner = ClusterRunner(config, folder, out, console, resume)
         runner.connect()
     like = start.schema if start else None
-    data, held_out = open_pair(config.data, config.eval, like, config.schema_file)
+    uses = config.uses if like is None and config.schema_file is None else None
+    data, held_out = open_pair(
+        *(config.data, config.eval, like, config.schema_file, uses),
+        start.holdout if start else None,
+    )
+    holdout = start.holdout if start else default_holdout(config.schema_file, data.schema)
+    if cluster.role() != "worker" and (group is None or group.rank == 0):
+        print_columns(console, data)
     if config.cluster is not None:
         cluster.check_labels(data.schema.labels)
     second = second_model(config, data.schema)
@@ -201,6 +209,8 @@ def train(
             for text in labels_of_one_value(data):
                 print_warning(console, text)
     run_summary.print_data(console, data, held_out, sizes)
+    if config.eval is None and holdout == "time":
+        run_summary.print_split_in_time(console, data.schema)
     differs = None
     if asked is not None:
         who = "peers" if config.cluster is None else "a cluster"
@@ -263,6 +273,7 @@ def train(
             {"data": examined.name, "features": leaks},
             fitted.history,
             differs,
+            None if config.eval else holdout,
         ),
         epoch_choice=choice,
     )

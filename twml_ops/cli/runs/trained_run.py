@@ -12,7 +12,7 @@ from twml_ops import _keras, layers, models, optimizers
 from twml_ops.cli.errors import UserError
 from twml_ops.cli.runs.folder import MODEL_FILE, read_run
 from twml_ops.cli.runs.model_options import builder_of, path_of
-from twml_ops.cli.runs.sources import open_pair
+from twml_ops.cli.runs.sources import Holdout, open_pair
 from twml_ops.data import Schema, Source, open_source
 
 CUSTOM = (
@@ -66,6 +66,12 @@ class TrainedRun:
         found: dict[str, Any] | None = self.facts.get("calibration")
         return found
 
+    @property
+    def holdout(self) -> Holdout:
+        """How the evaluation data were held out of the training data."""
+        held_out: Holdout = self.facts.get("holdout") or "order"
+        return held_out
+
     def source(self, data: str | None) -> Source:
         """Opens a SOURCE with the features of the run.
 
@@ -117,4 +123,6 @@ class TrainedRun:
         return given.split()
 
     def _held_out(self) -> Source:
-        return open_pair(self.facts["data"], self.facts["eval"], like=self.schema)[1]
+        return open_pair(
+            self.facts["data"], self.facts["eval"], like=self.schema, holdout=self.holdout
+        )[1]

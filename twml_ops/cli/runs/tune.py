@@ -13,6 +13,7 @@ from rich.markup import escape
 
 from twml_ops.cli.errors import UserError
 from twml_ops.cli.render import trial_table
+from twml_ops.cli.render.schema_table import print_columns
 from twml_ops.cli.render.terminal import make_console
 from twml_ops.cli.results.trial import Trial
 from twml_ops.cli.runs.choose_epochs import validation_parts
@@ -71,7 +72,8 @@ def _tune(optuna: Any, config: RunConfig, budget: Budget) -> RunConfig:
     """The best configuration."""
     config = dataclasses.replace(config, cluster=None)
     console = make_console()
-    data, _ = open_pair(config.data, config.eval, schema_file=config.schema_file)
+    data, _ = open_pair(config.data, config.eval, schema_file=config.schema_file, uses=config.uses)
+    print_columns(console, data)
     search_rate = config.learning_rate is None
     config = with_defaults(config, data.schema)
     space = OptionSpace(config, search_rate)

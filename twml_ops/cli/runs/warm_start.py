@@ -9,7 +9,7 @@ import tensorflow as tf
 from twml_ops import _keras, models
 from twml_ops.cli.errors import UserError
 from twml_ops.cli.runs.config import RunConfig
-from twml_ops.cli.runs.sources import LARGE_BATCH_SIZE
+from twml_ops.cli.runs.sources import LARGE_BATCH_SIZE, Holdout
 from twml_ops.cli.runs.trained_run import TrainedRun
 from twml_ops.data import Schema, Source
 
@@ -48,6 +48,7 @@ class WarmStart:
         if wrong is not None:
             raise UserError(f"--from {self._folder}: cannot be continued, because {wrong}")
         self.schema: Schema = run.schema
+        self.holdout: Holdout = run.holdout
 
     def make_model(self, source: Source) -> tf.keras.Model:
         """The model of the earlier run, read from its file, with rows for new categories.

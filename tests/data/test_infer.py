@@ -1,0 +1,335 @@
+"""Columns without a schema: files as tools write them are read as what they are."""
+
+import datetime
+import warnings
+from decimal import Decimal
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from pyarrow import parquet
+
+from twml_ops.data import ColumnUses, open_source, read_schema, schema_to_text
+
+ROWS = 600
+START = datetime.datetime(2024, 2, 27, 22, 5, 7)
+
+
+def rng_of(name):
+    return np.random.default_rng(sum(map(ord, name)))
+
+
+def ids(rng, count=60, low=1000, high=90_000):
+    """Ids that are drawn again and again."""
+    return rng.choice(rng.choice(np.arange(low, high), count, replace=False), ROWS)
+
+
+def times(rng, in_order=True):
+    seconds = rng.integers(0, 20 * 86_400, ROWS)
+    seconds = np.sort(seconds) if in_order else seconds
+    return [START + datetime.timedelta(seconds=int(s)) for s in seconds]
+
+
+def words(rng, *texts):
+    return rng.choice(np.array(texts), ROWS).tolist()
+
+
+def bags(rng, separator, *texts):
+    return [
+        separator.join(rng.choice(texts, rng.integers(1, 4), replace=False)) for _ in range(ROWS)
+    ]
+
+
+def holes(rng, values, empty, share=0.1):
+    return [empty if rng.random() < share else v for v in values]
+
+
+def sentences(rng):
+    return [
+        " ".join(rng.choice(["a", "red", "box", "of", "tea"], 7)) + f" {i}" for i in range(ROWS)
+    ]
+
+
+def csv(columns, delimiter=",", quote=False):
+    """Text of a CSV file; texts are quoted where tools do."""
+
+    def cell(value, always):
+        text = str(value)
+        must = delimiter in text or '"' in text or always
+        return '"' + text.replace('"', '""') + '"' if must else text
+
+    header = delimiter.join(f'"{name}"' if quote else name for name in columns)
+    rows = (
+        delimiter.join(cell(v, quote and isinstance(v, str) and v != "NA") for v in row)
+        for row in zip(*columns.values(), strict=True)
+    )
+    return "\n".join([header, *rows]) + "\n"
+
+
+def pandas_csv(folder):
+    """`DataFrame.to_csv`: the index, floats for integers with holes, lists of Python."""
+    rng = rng_of("pandas")
+    columns = {
+        "": range(ROWS),
+        "user_id": holes(rng, ids(rng).astype(float).tolist(), ""),
+        "session": [f"{x:032x}" for x in rng.integers(0, 2**62, ROWS).tolist()],
+        "event_time": [t.isoformat(" ") + ".123000" for t in times(rng)],
+        "is_mobile": words(rng, "True", "False"),
+        "age": holes(rng, rng.integers(18, 80, ROWS).astype(float).tolist(), ""),
+        "interests": [str(b.split("|")) for b in bags(rng, "|", "ski", "tea", "cars")],
+        "plan": words(rng, "free", "pro"),
+        "amount": np.round(rng.lognormal(3, 1, ROWS), 2).tolist(),
+        "converted": words(rng, "True", "False"),
+    }
+    (folder / "x.csv").write_text(csv(columns))
+    kinds = "dropped categorical dropped time categorical continuous bag categorical continuous"
+    return "x.csv", ColumnUses(labels=("converted",)), [*kinds.split(), "label"]
+
+
+def r_csv(folder):
+    """`write.csv` of R: row names, quoted texts, NA, TRUE and FALSE."""
+    rng = rng_of("R")
+    columns = {
+        "": [str(i + 1) for i in range(ROWS)],
+        "store": rng.integers(1, 40, ROWS).tolist(),
+        "date": sorted(str(t.date()) for t in times(rng)),
+        "DayOfWeek": rng.integers(1, 8, ROWS).tolist(),
+        "customers": holes(rng, rng.poisson(300, ROWS).tolist(), "NA"),
+        "CompetitionDistance": (rng.integers(2, 2000, ROWS) * 10).tolist(),
+        "StateHoliday": holes(rng, words(rng, "a", "b", "none"), "NA", 0.02),
+        "promo": words(rng, "TRUE", "FALSE"),
+        "assortment": words(rng, "basic", "extra", "extended"),
+        "sold_out": words(rng, "TRUE", "FALSE"),
+    }
+    (folder / "x.csv").write_text(csv(columns, quote=True))
+    kinds = "dropped categorical time categorical continuous continuous categorical categorical"
+    return "x.csv", ColumnUses(labels=("sold_out",)), [*kinds.split(), "categorical", "label"]
+
+
+def r_csv2(folder):
+    """`write.csv2` of R: semicolons and decimal commas."""
+    rng = rng_of("csv2")
+    columns = {
+        "kunde_id": ids(rng).tolist(),
+        "betrag": [f"{x:.2f}".replace(".", ",") for x in rng.lognormal(3, 1, ROWS)],
+        "temperature": [f"{x:.1f}".replace(".", ",") for x in rng.normal(10, 8, ROWS)],
+        "plz": [f"{x:05d}" for x in ids(rng, 50, 1000, 99_999)],
+        "stadt": words(rng, "Köln", "Bonn", "Ulm"),
+        "y": words(rng, "yes", "no"),
+    }
+    (folder / "x.csv").write_text(csv(columns, ";", quote=True))
+    kinds = "categorical continuous continuous categorical categorical label"
+    return "x.csv", ColumnUses(labels=("y",)), kinds.split()
+
+
+def spark_csv(folder):
+    """A folder of parts with a mark, in folders of a partition."""
+    rng = rng_of("spark")
+    columns = {
+        "ts": [t.isoformat() + ".000Z" for t in times(rng)],
+        "uid": ids(rng).tolist(),
+        "adId": ids(rng, 30, 1, 400).tolist(),
+        "creativeSize": words(rng, "300x250", "728x90"),
+        "bid_price": np.round(rng.lognormal(0, 1, ROWS), 4).tolist(),
+        "keywords": bags(rng, ",", "shoes", "hats", "bags", "socks"),
+        "hour": rng.integers(0, 24, ROWS).tolist(),
+        "impressions": rng.geometric(0.3, ROWS).tolist(),
+        "label": rng.integers(0, 2, ROWS).tolist(),
+    }
+    for k in range(2):
+        part = folder / "log" / f"country={'us' if k else 'de'}"
+        part.mkdir(parents=True)
+        rows = slice(k * ROWS // 2, (k + 1) * ROWS // 2)
+        name = f"part-0000{k}-6fd1.c000.csv"
+        (part / name).write_text(csv({n: list(v)[rows] for n, v in columns.items()}))
+    (folder / "log" / "_SUCCESS").write_text("")
+    kinds = "time categorical categorical categorical continuous bag categorical continuous label"
+    return "log", ColumnUses(), [*kinds.split(), "categorical"]
+
+
+def bigquery_csv(folder):
+    """Shards without a name; UTC behind times, days as integers, hashes as ids."""
+    rng = rng_of("bigquery")
+    hashes = rng.integers(2**53, 2**62, 50)
+    columns = {
+        "event_timestamp": [f"{t} UTC" for t in times(rng)],
+        "event_date": [t.strftime("%Y%m%d") for t in times(rng)],
+        "user_pseudo_id": rng.choice(hashes, ROWS).tolist(),
+        "geo_country": holes(rng, words(rng, "NA", "DE", "US"), ""),
+        "traffic_source_medium": words(rng, "organic", "cpc", "(none)"),
+        "engagement_time_msec": rng.integers(0, 40_000, ROWS).tolist(),
+        "ga_session_number": rng.geometric(0.2, ROWS).tolist(),
+        "page_location": [f"https://a.b/{w}?x=1&y=2" for w in words(rng, "a", "b", "c")],
+        "purchased": words(rng, "true", "false"),
+    }
+    (folder / "000000000000.csv").write_text(csv(columns))
+    kinds = "time dropped categorical categorical categorical continuous continuous categorical"
+    return "000000000000.csv", ColumnUses(labels=("purchased",)), [*kinds.split(), "label"]
+
+
+def pandas_parquet(folder):
+    """`DataFrame.to_parquet`: categoricals, nullable integers, times."""
+    rng = rng_of("pandas parquet")
+    table = {
+        "item_id": ids(rng),
+        "brand": pa.array(words(rng, "a", "b", "c")).dictionary_encode(),
+        "tier": pa.array(rng.integers(1, 5, ROWS)).dictionary_encode(),
+        "viewed_at": pa.array(times(rng, in_order=False), pa.timestamp("ns")),
+        "rating": holes(rng, rng.integers(1, 6, ROWS).astype(float).tolist(), None),
+        "colour": words(rng, "red", "green"),
+        "n_reviews": rng.geometric(0.02, ROWS),
+        "weight_kg": rng.lognormal(0, 1, ROWS),
+        "in_stock": rng.random(ROWS) < 0.5,
+        "bought": rng.integers(0, 2, ROWS).astype(np.int8),
+    }
+    parquet.write_table(pa.table(table), folder / "x.parquet")
+    kinds = "categorical categorical categorical time continuous categorical continuous continuous"
+    uses = ColumnUses(labels=("bought",))
+    return "x.parquet", uses, [*kinds.split(), "categorical", "label"]
+
+
+def spark_parquet(folder):
+    """Structs, lists, decimals, dates and maps, in a folder."""
+    rng = rng_of("spark parquet")
+    table = {
+        "request_id": [f"{x:016x}" for x in rng.integers(0, 2**62, ROWS).tolist()],
+        "visitor": ids(rng, 50, 2**40, 2**40 + 10**6),
+        "geo": [{"lat": 1.0, "lon": 2.0}] * ROWS,
+        "segments": [b.split("|") for b in bags(rng, "|", "x", "y", "z")],
+        "embedding": [[0.5, 1.5]] * ROWS,
+        "price": pa.array([Decimal(int(x)) / 100 for x in rng.integers(1, 9999, ROWS)]),
+        "day": pa.array([t.date() for t in times(rng)]),
+        "genres": bags(rng, "|", "Drama", "War", "Film-Noir"),
+        "browser": words(rng, "Safari", "Chrome"),
+        "click": rng.integers(0, 2, ROWS),
+    }
+    (folder / "t").mkdir()
+    parquet.write_table(pa.table(table), folder / "t" / "part-0.snappy.parquet")
+    kinds = "dropped categorical dropped bag dropped continuous time bag categorical label"
+    return "t", ColumnUses(labels=("click",)), kinds.split()
+
+
+def milliseconds_tsv(folder):
+    """A log of a server: milliseconds, hashed texts, anonymous codes."""
+    rng = rng_of("tsv")
+    columns = {
+        "ts": [int(t.timestamp() * 1000) for t in times(rng)],
+        "device_ip": [f"{x:08x}" for x in ids(rng)],
+        "site_category": [f"{x:08x}" for x in ids(rng, 8)],
+        "banner_pos": rng.integers(0, 3, ROWS).tolist(),
+        "C14": ids(rng, 40, 15_000, 24_000).tolist(),
+        "device_type": rng.choice([0, 1, 4, 5], ROWS).tolist(),
+        "latency_ms": rng.integers(3, 900, ROWS).tolist(),
+        "referer": words(rng, "-", "www.a.com", "b.org"),
+        "status_code": rng.choice([200, 404, 500], ROWS).tolist(),
+        "method": words(rng, "GET", "POST"),
+        "click": rng.integers(0, 2, ROWS).tolist(),
+    }
+    (folder / "x.tsv").write_text(csv(columns, "\t"))
+    kinds = "time categorical categorical continuous categorical categorical continuous categorical"
+    uses = ColumnUses(labels=("click",))
+    return "x.tsv", uses, [*kinds.split(), "categorical", "categorical", "label"]
+
+
+def ratings_csv(folder):
+    """Films: seconds, genres, titles with years, camel case."""
+    rng = rng_of("films")
+    columns = {
+        "userId": ids(rng, 80, 1, 700).tolist(),
+        "movieId": ids(rng, 90, 1, 9000).tolist(),
+        "title": [f"Film {x}, The ({1980 + x % 40})" for x in ids(rng, 50, 1, 90).tolist()],
+        "genres": bags(rng, "|", "Drama", "Comedy", "Film-Noir", "(no genres listed)"),
+        "year": (1980 + rng.integers(0, 40, ROWS)).tolist(),
+        "runtime_minutes": rng.integers(80, 180, ROWS).tolist(),
+        "timestamp": [int(t.timestamp()) for t in times(rng, in_order=False)],
+        "review": sentences(rng),
+        "zip": [f"{x:05d}" for x in ids(rng, 40, 100, 99_999)],
+        "liked": words(rng, "Y", "N"),
+    }
+    (folder / "ratings.csv").write_text(csv(columns))
+    kinds = "categorical categorical categorical bag continuous continuous time dropped categorical"
+    return "ratings.csv", ColumnUses(labels=("liked",)), [*kinds.split(), "label"]
+
+
+def census_csv(folder):
+    """Question marks, names with hyphens, capital gains that are mostly 0."""
+    rng = rng_of("census")
+    columns = {
+        "age": rng.integers(17, 90, ROWS).tolist(),
+        "workclass": holes(rng, words(rng, "Private", "State-gov"), "?"),
+        "fnlwgt": rng.integers(12_285, 1_484_705, ROWS).tolist(),
+        "education": words(rng, "Bachelors", "11th", "HS-grad"),
+        "education-num": rng.integers(1, 17, ROWS).tolist(),
+        "marital-status": words(rng, "Divorced", "Married"),
+        "sex": words(rng, "Male", "Female"),
+        "capital-gain": np.where(
+            rng.random(ROWS) < 0.9, 0, rng.integers(100, 99_999, ROWS)
+        ).tolist(),
+        "hours-per-week": rng.integers(1, 99, ROWS).tolist(),
+        "native-country": words(rng, "Peru", "Cuba", "?"),
+        "above50k": rng.integers(0, 2, ROWS).tolist(),
+    }
+    (folder / "adult.csv").write_text(csv(columns))
+    kinds = "continuous categorical continuous categorical continuous categorical categorical"
+    kinds += " continuous continuous categorical label"
+    return "adult.csv", ColumnUses(labels=("above50k",)), kinds.split()
+
+
+FILES = (
+    pandas_csv,
+    r_csv,
+    r_csv2,
+    spark_csv,
+    bigquery_csv,
+    pandas_parquet,
+    spark_parquet,
+    milliseconds_tsv,
+    ratings_csv,
+    census_csv,
+)
+
+
+@pytest.fixture(scope="module")
+def opened(tmp_path_factory):
+    """Each file as a source, and the kinds of its columns."""
+    found = {}
+    for write in FILES:
+        folder = tmp_path_factory.mktemp(write.__name__)
+        name, uses, kinds = write(folder)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            found[write.__name__] = (open_source(f"{folder}/{name}", uses=uses), kinds)
+    return found
+
+
+@pytest.mark.parametrize("name", [write.__name__ for write in FILES])
+def test_the_columns_of_files_of_other_tools_are_what_they_are(name, opened):
+    source, kinds = opened[name]
+    got = {n: f.kind for n, f in source.findings.items()}
+    assert got == dict(zip(got, kinds, strict=True))
+    assert sum(map(len, source.blocks())) == ROWS  # and are read as such
+
+
+def test_at_most_a_tenth_of_the_columns_is_uncertain(opened):
+    findings = [f for source, _ in opened.values() for f in source.findings.values()]
+    assert sum(not f.sure for f in findings) <= 0.1 * len(findings)
+    assert all(f.why for f in findings)
+
+
+@pytest.mark.parametrize("name", [write.__name__ for write in FILES])
+def test_what_schema_writes_reads_the_same_examples(name, opened, tmp_path):
+    source, _ = opened[name]
+    file = tmp_path / "features.json"
+    file.write_text(schema_to_text(source.schema, "json", source.findings))
+    assert read_schema(file) == source.schema
+    again = open_source(source.name, schema=file)
+    for one, two in zip(source.blocks(), again.blocks(), strict=True):
+        np.testing.assert_array_equal(one.labels, two.labels)
+        for group, rows in one.groups.items():
+            np.testing.assert_array_equal(rows.ids, two.groups[group].ids)
+            np.testing.assert_array_equal(rows.row_splits, two.groups[group].row_splits)
+    if source.schema.time:
+        times_of = [
+            np.concatenate([b.columns["time"] for b in s.blocks()]) for s in (source, again)
+        ]
+        np.testing.assert_array_equal(*times_of)

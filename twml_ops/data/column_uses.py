@@ -1,0 +1,198 @@
+"""A schema of what columns look like and of what the user says of them, which comes first."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from twml_ops.data.errors import DataError, DataWarning
+from twml_ops.data.infer import Finding
+from twml_ops.data.names import time_rank
+from twml_ops.data.schema import DEFAULT_LABELS, SPARSE_IDS, Schema
+
+
+@dataclass(frozen=True)
+class ColumnUses:
+    """What the user says of columns; the others are what they look like.
+
+    Attributes:
+        labels: names of the label columns; (): `label`.
+        time: the column with the time of an example, or None: one that looks like it, if any.
+        weight: the column of sample weights, or None.
+        group: the column that examples of one user or request share, or None. It is a feature, too,
+            unless it is one of `drop`.
+        categorical: columns of categories.
+        numeric: columns of numbers.
+        drop: columns that are not used.
+    """
+
+    labels: tuple[str, ...] = ()
+    time: str | None = None
+    weight: str | None = None
+    group: str | None = None
+    categorical: tuple[str, ...] = ()
+    numeric: tuple[str, ...] = ()
+    drop: tuple[str, ...] = ()
+
+
+NO_USES = ColumnUses()
+
+
+def schema_of(
+    findings: Mapping[str, Finding], uses: ColumnUses, path: str, hash_version: int
+) -> tuple[Schema, dict[str, Finding]]:
+    """The schema of columns, and what each is in it; `sparse_dim` is -1 if there is `ids`.
+
+    Args:
+        findings: column → what it looks like.
+        uses: what the user says.
+        path: of the file, for messages.
+        hash_version: of the category ids.
+
+    Raises:
+        DataError: a column is not there or has two uses, there is no label, or no feature.
+    """
+    labels = uses.labels or DEFAULT_LABELS
+    found = dict(findings)
+    _check_uses(found, uses, path)
+    for label in labels:
+        if label not in found:
+            raise DataError(f"{path}: there is no column `{label}`{_label_hint(found)}")
+        if found[label].kind in ("bag", "sparse") or found[label].why.startswith("type "):
+            raise DataError(f"{path}: the label `{label}` must be 0 or 1: it is {found[label].why}")
+    said = {"categorical": uses.categorical, "continuous": uses.numeric, "dropped": uses.drop}
+    for kind, names in said.items():
+        for name in names:
+            found[name] = _chosen(found[name], kind)
+    if uses.group is not None and uses.group not in uses.drop:
+        found[uses.group] = _chosen(found[uses.group], "categorical")
+    others = [(uses.weight, "weight"), (uses.time, "time"), *((n, "label") for n in labels)]
+    for column, use in others:
+        if column is not None:
+            found[column] = _chosen(found[column], use)
+    time = uses.time or _choose_time(found)
+    for name, finding in found.items():
+        if finding.kind == "time" and name != time:
+            why = f"{finding.why}, but not the time of the examples"
+            found[name] = finding._replace(kind="dropped", why=why)
+
+    def named(*kinds: str) -> tuple[str, ...]:
+        return tuple(name for name, finding in found.items() if finding.kind in kinds)
+
+    categorical = named("categorical", "bag")
+    has_sparse = SPARSE_IDS in named("sparse")
+    if not (named("continuous") or categorical or has_sparse):
+        left_out = [f"{n} ({f.why})" for n, f in found.items() if f.kind == "dropped"]
+        also = f"; left out: {', '.join(left_out)}" if left_out else ""
+        besides = ", ".join(f"`{n}`" for n in labels)
+        raise DataError(f"{path}: no feature columns besides {besides}{also}")
+    separators = {n: s for n in named("bag") if (s := found[n].separator) is not None}
+    schema = Schema(
+        named("continuous"),
+        categorical,
+        -1 if has_sparse else 0,
+        "the label is 1",
+        named("bag"),
+        separators=separators,
+        labels=tuple(labels),
+        weight=uses.weight,
+        time=time,
+        group=uses.group,
+        hash_version=hash_version,
+        typed=tuple(n for n in categorical if found[n].typed),
+    )
+    return schema, found
+
+
+def _check_uses(found: Mapping[str, Finding], uses: ColumnUses, path: str) -> None:
+    """Each column that the user names is there, and has one use."""
+    options = {
+        "label": uses.labels,
+        "time": (uses.time,),
+        "weight": (uses.weight,),
+        "categorical": uses.categorical,
+        "numeric": uses.numeric,
+        "drop": uses.drop,
+    }
+    used: dict[str, str] = {}
+    for option, names in {**options, "group": (uses.group,)}.items():
+        for name in names:
+            if name is not None and name not in found:
+                hint = _label_hint(found) if option == "label" else f"; there are {[*found]}"
+                raise DataError(f"{path}: {option}: there is no column `{name}`{hint}")
+    for option, names in options.items():
+        for name in names:
+            if name is not None and used.setdefault(name, option) != option:
+                raise DataError(
+                    f"{path}: column {name} must have one use, got {used[name]} and {option}"
+                )
+
+
+def _label_hint(found: Mapping[str, Finding]) -> str:
+    """Which columns could be the label."""
+    two = [
+        n for n, f in found.items() if f.distinct == 2 and f.kind in ("continuous", "categorical")
+    ]
+    text = ", ".join(two) if two else f"none; the columns are {[*found]}"
+    return f"; name the label: `--label NAME`. Columns with two values: {text}"
+
+
+def _chosen(finding: Finding, kind: str) -> Finding:
+    """What a column is that the user has said something of."""
+    why = {"label": "the label", "dropped": "dropped by an option"}.get(kind, "by an option")
+    if kind == "categorical" and finding.kind == "bag" and finding.separator is None:
+        kind = "bag"  # a list stays one
+    return finding._replace(kind=kind, why=why, sure=True, by_type=True)
+
+
+def _choose_time(found: Mapping[str, Finding]) -> str | None:
+    """The column of times that is the time of the examples."""
+    times = [n for n, f in found.items() if f.kind == "time" and f.distinct > 1]
+
+    def rank(name: str) -> tuple[int, bool, int]:
+        return time_rank(name), not found[name].in_order, -found[name].distinct
+
+    return min(times, key=rank, default=None)
+
+
+def warn(source: str, findings: Mapping[str, Finding]) -> None:
+    """Warns of what was guessed from the names and values of columns.
+
+    Args:
+        source: its name.
+        findings: column → what it is.
+    """
+    guessed = {n: f for n, f in findings.items() if not f.by_type and f.kind != "dropped"}
+    dropped = {n: f for n, f in findings.items() if f.kind == "dropped" and not f.by_type}
+    parts = [f"{n} is {_KINDS.get(f.kind, f.kind)} ({f.why})" for n, f in guessed.items()]
+    parts += [f"{n} is left out ({f.why})" for n, f in dropped.items()]
+    if parts:
+        lines = [
+            f"`- {{kind: {_other(f.kind)}, name: {n}}}`" for n, f in {**guessed, **dropped}.items()
+        ]
+        warnings.warn(
+            f"{source}: guessed from names and values: {'; '.join(parts)}. `twml-ops schema` "
+            f"writes a file for `train --schema` in which another kind is the line "
+            f"{_some(lines)}",
+            DataWarning,
+            stacklevel=2,
+        )
+
+
+_KINDS = {
+    "continuous": "a number",
+    "categorical": "a category",
+    "bag": "a bag of categories",
+    "time": "the time",
+}
+
+
+def _other(kind: str) -> str:
+    return "continuous" if kind == "categorical" else "categorical"
+
+
+def _some(lines: Sequence[str] | Iterable[str], limit: int = 10) -> str:
+    lines = [*lines]
+    more = len(lines) - limit
+    return ", ".join(lines[:limit]) + (f" and {more} more" if more > 0 else "")
