@@ -371,3 +371,13 @@ def test_the_documents_that_everyone_reads_are_short():
     doors = "\n".join(lines["CONTRIBUTING.md"]).split("## Where to change what")[1]
     doors = doors.split("\n## ")[0]
     assert 10 < len(re.findall(r"^\| ", doors, re.M)) - 1 <= 25
+
+
+def test_prose_names_what_it_speaks_of():
+    """The two words in the place of a noun make a sentence that has to be read twice."""
+    words = "those " + "of"
+    folders = "benchmarks cc docs examples python tests tools twml_ops".split()
+    paths = [*ROOT.glob("*.md"), *(p for f in folders for p in (ROOT / f).rglob("*"))]
+    texts = {p for p in paths if p.suffix in (".cc", ".cu", ".h", ".md", ".py")}
+    found = [p.name for p in texts if words in p.read_text(encoding="utf-8")]
+    assert set(found) <= {"CHANGELOG.md"}

@@ -94,7 +94,7 @@ class Reference:
     def discretize(
         self, batch: Csr, features: Array, boundaries: Array, splits: Array, **o: int
     ) -> list[Array]:
-        """The options are those of `CudaLibrary.discretize`."""
+        """Discretizes with the options of `CudaLibrary.discretize`."""
         n, ids = len(batch.ids), batch.ids.astype(np.int64)
         ids_out, values_out = np.empty(2 * n, np.int64), np.empty(2 * n, np.float32)
         splits_out, number = np.empty_like(batch.row_splits), ctypes.c_int64()

@@ -242,7 +242,7 @@ def measure(bench: Bench, cell: Cell, with_peers: bool) -> dict[str, Any]:
 
     Returns:
         The times of the library and its peers, the bytes that must be moved, and what peers could
-        not do. The times of a rule are those of the step alone, and of the forward pass with it.
+        not do. The times of a rule are of the step alone, and of the forward pass with it.
     """
     prepared = Prepared(bench, cell)
     try:

@@ -40,8 +40,8 @@ def render(results: Mapping[str, Any]) -> str:
 def _table(results: Mapping[str, Any]) -> list[str]:
     peak, copy = results["device"]["peak_bytes_per_second"], results["bandwidth"]
     lines = [
-        "Shares are those of the least bytes that must be moved. A peer's time is that of the",
-        "forward pass, or of a whole training step, and is compared with the same of twml_ops.",
+        "Shares are of the least bytes that must be moved. A peer's time is for the forward pass",
+        "or for a whole training step, and is compared with the same of twml_ops.",
         "",
         "| measurement | µs | of the peak | of a copy | with forward, µs | peers: µs (ratio) |",
         "|---|---|---|---|---|---|",

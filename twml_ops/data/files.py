@@ -55,7 +55,7 @@ def kind_of(path: str) -> str | None:
         path: of a file, a folder or a pattern.
 
     Raises:
-        DataError: the files of a folder, or those of a pattern, are of several kinds.
+        DataError: the files of a folder or pattern are of several kinds.
     """
     kind = _kind_of_name(path)
     if kind is not None:

@@ -62,7 +62,7 @@ class Finding(NamedTuple):
         by_type: whether the type alone, or the user, says what it is.
         typed: whether all values are integers or bools.
         separator: of a bag in texts: what is between two categories.
-        in_order: of times: whether those of the sample are in order.
+        in_order: whether the values of the sample are in order; for times.
     """
 
     kind: str

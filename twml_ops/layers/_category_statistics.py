@@ -125,7 +125,8 @@ class CategoryStatistics(ResizableState, tf.keras.layers.Layer):
             inputs: `ids`, integers [B, F], or a pair `(ids, row_keys)` with integers [B]. Training
                 needs the pair; otherwise the row keys are ignored.
             training: if true, each row is given the statistics of the other folds, or with
-                `time_boundaries` those of earlier blocks, so that its own label is not among them.
+                `time_boundaries` the statistics of earlier blocks, so that its own label is not
+                among them.
             without: a fold that the statistics leave out as well, in training, for a model that
                 predicts the rows of this fold; see `BoostedTrees.adapt`. Not with
                 `time_boundaries`.

@@ -49,7 +49,7 @@ def configure(file: Path | None, given: Mapping[str, Any], options: Sequence[str
         values = _read(file)
         fields = RunConfig.from_json({"data": "", **values}).to_json()
         _warn_of_versions(values.get("versions"))
-    if start is not None:  # the data of the earlier run are not those of this one
+    if start is not None:  # the earlier run had other data
         other = ("data", "eval", "schema_file", "storage", *COLUMN_OPTIONS)
         fields = {k: v for k, v in fields.items() if k not in other}
     if given.get("model", fields.get("model")) != fields.get("model"):
