@@ -376,7 +376,7 @@ def test_the_documents_that_everyone_reads_are_short():
 def test_prose_names_what_it_speaks_of():
     """The two words in the place of a noun make a sentence that has to be read twice."""
     words = "those " + "of"
-    folders = "benchmarks cc docs examples python tests tools twml_ops".split()
+    folders = ["benchmarks", "cc", "docs", "examples", "python", "tests", "tools", "twml_ops"]
     paths = [*ROOT.glob("*.md"), *(p for f in folders for p in (ROOT / f).rglob("*"))]
     texts = {p for p in paths if p.suffix in (".cc", ".cu", ".h", ".md", ".py")}
     found = [p.name for p in texts if words in p.read_text(encoding="utf-8")]

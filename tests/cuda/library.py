@@ -308,7 +308,7 @@ class CudaLibrary:
         return groups, code
 
     def _run(self, body: Any, always: bool = False) -> Result:
-        """Runs a function and collects its results; if `always`, also the results of a failed one."""
+        """Runs a function and collects its results; if `always`, also after a failure."""
         return Queued(self, body, None, always).result()
 
 
