@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import typer
 
+from twml_ops import __version__
 from twml_ops.cli.commands import (
     calibrate,
     checkpoints,
@@ -38,8 +41,22 @@ app = typer.Typer(
 )
 
 
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"twml-ops {__version__}")
+        raise typer.Exit
+
+
 @app.callback()
-def main(debug: Debug = False) -> None:
+def main(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Show the version and exit."
+        ),
+    ] = False,
+    debug: Debug = False,
+) -> None:
     """Trains and serves ranking models on very sparse data."""
 
 

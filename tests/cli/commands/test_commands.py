@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+import twml_ops
 from tests.cli.conftest import write_criteo, write_libsvm
 from twml_ops import models
 from twml_ops.cli import main
@@ -132,6 +133,11 @@ def test_damaged_model_file_is_one_line(libsvm_run, tmp_path, capfd):
     err = capfd.readouterr().err
     assert err.count("\n") == 1
     assert "model.keras" in err
+
+
+def test_the_version_is_printed(capsys):
+    main(["--version"])
+    assert capsys.readouterr().out == f"twml-ops {twml_ops.__version__}\n"
 
 
 def test_help_does_not_import_tensorflow():

@@ -6,12 +6,14 @@ import dataclasses
 import json
 import typing
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from twml_ops.cli.errors import UserError
 from twml_ops.cli.runs.folder import FORMAT_KEY
 from twml_ops.cli.runs.typed_values import has_type, type_name
-from twml_ops.data import ColumnUses
+
+if TYPE_CHECKING:
+    from twml_ops.data import ColumnUses
 
 COLUMN_OPTIONS = ("label", "time", "weight", "group", "categorical", "numeric", "drop")
 """The fields that say what columns are."""
@@ -146,6 +148,8 @@ class RunConfig:
     @property
     def uses(self) -> ColumnUses:
         """What the user says of the columns."""
+        from twml_ops.data import ColumnUses  # which imports TensorFlow
+
         lists = (tuple(names) for names in (self.categorical, self.numeric, self.drop))
         return ColumnUses(tuple(self.label), self.time, self.weight, self.group, *lists)
 
