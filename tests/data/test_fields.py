@@ -240,3 +240,60 @@ def test_examples_without_labels_are_read_for_prediction(name, open_examples, ro
     only = dataclasses.replace(source.schema.without_labels(), continuous=("nope",))
     with pytest.raises(DataError, match="nope"):
         list(open_source(source.name, like=only).blocks())
+
+
+BAGS = [["x"], ["y", "x"], [], ["z", "x", "y"], ["y"], ["x", "x"]]
+
+
+def write_bags(folder, name):
+    """The same bags as lists, or as texts with a separator, in a format."""
+    labels = [i % 2 for i in range(len(BAGS))]
+    kind, _, how = name.partition(" ")
+    texts = [how.join(bag) for bag in BAGS]
+    if kind == "csv":
+        path = folder / "x.csv"
+        rows = zip(labels, texts, strict=True)
+        path.write_text("label,tags\n" + "".join(f"{label},{text}\n" for label, text in rows))
+    elif kind == "parquet":
+        path = folder / "x.parquet"
+        parquet.write_table(pa.table({"label": labels, "tags": texts if how else BAGS}), path)
+    else:
+        path = folder / "x.tfrecord"
+        with tf.io.TFRecordWriter(str(path)) as out:
+            for label, text, bag in zip(labels, texts, BAGS, strict=True):
+                tokens = [text] if how else bag
+                record = {
+                    "label": tf.train.Feature(int64_list=tf.train.Int64List(value=[label])),
+                    "tags": tf.train.Feature(
+                        bytes_list=tf.train.BytesList(value=[t.encode() for t in tokens])
+                    ),
+                }
+                features = tf.train.Features(feature=record)
+                out.write(tf.train.Example(features=features).SerializeToString())
+    return f"{kind}:{path}"
+
+
+FORMS = ["csv |", "csv ;", "parquet", "parquet |", "parquet ;", "tfrecord", "tfrecord |"]
+
+
+@pytest.mark.parametrize("trained_on", FORMS)
+def test_a_bag_is_read_alike_in_every_form_whatever_the_training_data_was(trained_on, tmp_path):
+    def bags(source):
+        (block,) = source.blocks()
+        (rows,) = block.groups["categorical"].bags.values()
+        return [row.tolist() for row in np.split(rows.ids, rows.row_splits[1:-1])]
+
+    declared = Schema((), ("tags",), 0, "x", bags=("tags",))
+    separator = trained_on.partition(" ")[2]
+    if separator:
+        declared = dataclasses.replace(declared, separators={"tags": separator})
+    want = [ids("tags", *bag) for bag in BAGS]
+    for schema in (None, declared):
+        source = open_source(write_bags(tmp_path, trained_on), schema=schema)
+        assert bags(source) == want
+        others = [f for f in FORMS if f.partition(" ")[2] in ("", separator or "|")]
+        for name in others:
+            if name == "tfrecord |" and not separator:
+                continue  # a list of one text is a list, unless the training data had texts
+            path = write_bags(tmp_path, name)
+            assert bags(open_source(path, like=source.schema)) == want, name

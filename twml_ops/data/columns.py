@@ -13,7 +13,7 @@ from twml_ops._category_hash import MISSING
 from twml_ops.data.block import Array, Block, Categories, Group, Rows
 from twml_ops.data.errors import DataError, one_line, quote
 from twml_ops.data.files import binary_labels, check_sparse, finite_numbers
-from twml_ops.data.guess import numbers_of_labels, split_lists, times_of_texts
+from twml_ops.data.guess import SEPARATOR, numbers_of_labels, split_lists, times_of_texts
 from twml_ops.data.hashing import hash_column
 from twml_ops.data.kinds import is_list, is_number, is_token, is_typed_kind
 from twml_ops.data.schema import SPARSE_IDS, SPARSE_VALUES, Schema
@@ -238,7 +238,7 @@ class ArrowColumns(Columns):
         return as_tokens(column)
 
     def token_lists(self, name: str) -> tuple[Array, pa.Array]:
-        """See `Columns`; a column of single tokens is one of lists of at most one."""
+        """See `Columns`; texts are divided, and a single integer or bool is a list."""
         column = _decoded(self._column(name))
         if is_list(column.type) and pa.types.is_floating(column.type.value_type):
             lengths = list_lengths(column)
@@ -248,9 +248,9 @@ class ArrowColumns(Columns):
             return list_lengths(column), as_tokens(column.flatten())
         if not is_token(column.type):
             raise self._wrong(name, "lists of text or integers")
-        if name in self._separators:
+        if not is_typed_kind(column.type) and column.type != pa.null():
             texts = column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
-            lists = split_lists(texts, self._separators[name])
+            lists = split_lists(texts, self._separators.get(name, SEPARATOR))
             return list_lengths(lists), lists.flatten()
         there = column.is_valid()
         lengths = there.to_numpy(zero_copy_only=False).astype(np.int64)

@@ -30,7 +30,14 @@ from twml_ops.data.columns import ArrowColumns, Columns, Where, block_of
 from twml_ops.data.csv_rows import CsvFile, CsvRows
 from twml_ops.data.errors import DataError, one_line, quote
 from twml_ops.data.files import files_of
-from twml_ops.data.guess import are_lossy, is_typed, numbers_of_texts, say, split_lists
+from twml_ops.data.guess import (
+    SEPARATOR,
+    are_lossy,
+    is_typed,
+    numbers_of_texts,
+    say,
+    split_lists,
+)
 from twml_ops.data.infer import NOTHING, Finding, look_at
 from twml_ops.data.partitions import Partitions
 from twml_ops.data.schema import Schema
@@ -38,7 +45,6 @@ from twml_ops.data.source import Source
 from twml_ops.data.text import read_chunks
 from twml_ops.data.units import Piece
 
-_SEPARATOR = "|"
 _SAMPLE_BYTES = 1 << 20
 
 
@@ -81,13 +87,14 @@ class CsvSource(Source):
             for folder, values in self._partitions.samples(without=self._header).items():
                 looks[folder] = look_at(folder, values, may_be_numbers=True) or NOTHING
             schema, self._findings = schema_of(looks, uses, self._files[0], hash_version)
-            separators = {n: s for n, s in schema.separators.items() if s != _SEPARATOR}
-            schema = dataclasses.replace(schema, separators=separators)
             guessed = {n for n in schema.continuous if n not in uses.numeric}
             self._guessed = guessed & {*self._header}
             warn(name, self._findings)
         elif schema.typed is None:
             schema = dataclasses.replace(schema, typed=self._typed(first, schema))
+        # Files of other formats, which have lists as well, are then read alike.
+        separators = {**dict.fromkeys(schema.bags, SEPARATOR), **schema.separators}
+        schema = dataclasses.replace(schema, separators=separators)
         if schema.sparse_dim:
             raise DataError(f"{name}: CSV files hold no raw sparse features")
         self._schema = schema
@@ -179,7 +186,7 @@ class CsvSource(Source):
         for name in names:
             tokens = texts[name].combine_chunks()
             if name in schema.bags:
-                separator = schema.separators.get(name, _SEPARATOR)
+                separator = schema.separators.get(name, SEPARATOR)
                 tokens = split_lists(tokens, separator).flatten()
             typed += [name] if is_typed(pc.unique(tokens)) else []
         return tuple(typed)
@@ -389,7 +396,7 @@ class _CsvColumns(ArrowColumns):
 
     def _lists(self, name: str) -> pa.Array:
         column = self._column(name)
-        return split_lists(column, self._separators.get(name, _SEPARATOR))
+        return split_lists(column, self._separators.get(name, SEPARATOR))
 
 
 def _lengths(lists: pa.Array) -> Array:

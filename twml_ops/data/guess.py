@@ -122,12 +122,15 @@ def times_of_texts(texts: pa.Array) -> tuple[np.ndarray, np.ndarray]:
     return times, good | found
 
 
+SEPARATOR = "|"  # of lists in a text, where nothing else is said
+
+
 def split_lists(texts: pa.Array, separator: str) -> pa.Array:
     """Lists of the texts between separators; null where a text is null.
 
-    Spaces around the texts stay with the separator `|` only, and quotes go with `LIST`.
+    Spaces around the texts stay with `SEPARATOR` only, and quotes go with `LIST`.
     """
-    if separator == "|":
+    if separator == SEPARATOR:
         return pc.split_pattern(texts, separator)
     texts = trimmed(texts)
     if separator == LIST:

@@ -51,9 +51,10 @@ class Schema:
         hash_version: the hash version of the category ids; see `twml_ops.data.hash_tokens`.
         typed: columns of `categorical` whose categories are integers or bools: `3.0` is read as 3,
             and `True` as true, so that files of any format have the same ids. None: the reader
-            finds out which. Schemas that differ in this alone are equal.
+            finds out which.
         separators: bag → what is between its tokens where they are one text: a character, or `[]`
-            for lists in brackets. In CSV files it is `|` where nothing else is said.
+            for lists in brackets. Bags of CSV files, and of Parquet columns of text, have `|` if it
+            is not given. Schemas that differ in this and `typed` alone are equal.
 
     Raises:
         ValueError: a name twice, a bag that is no categorical column, or no such hash version.
@@ -71,7 +72,7 @@ class Schema:
     group: str | None = None
     hash_version: int = VERSION
     typed: tuple[str, ...] | None = field(default=None, compare=False)
-    separators: Mapping[str, str] = field(default_factory=dict)
+    separators: Mapping[str, str] = field(default_factory=dict, compare=False)
 
     def __post_init__(self) -> None:
         check_version(self.hash_version)

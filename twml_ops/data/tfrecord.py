@@ -313,11 +313,22 @@ class _ExampleColumns(Columns):
         return _tokens(tokens).take(pa.array(places, mask=places < 0))
 
     def token_lists(self, name: str) -> tuple[Array, pa.Array]:
-        if name in self._separators and self._examples[name].dtype == tf.string:
-            lists = split_lists(self.tokens(name), self._separators[name])
-            return list_lengths(lists), lists.flatten()
         rows, tokens = self._entries(name)
-        return np.bincount(rows, minlength=self._count), _tokens(tokens)
+        counts = np.bincount(rows, minlength=self._count)
+        if name not in self._separators or self._examples[name].dtype != tf.string:
+            return counts, _tokens(tokens)
+        # The text of a row with one may be a list, as CSV files have it.
+        alone = counts[rows] == 1
+        entries = _tokens(tokens)
+        lists = split_lists(entries.filter(pa.array(alone)), self._separators[name])
+        lengths = np.ones(len(rows), np.int64)
+        lengths[alone] = list_lengths(lists)
+        parts = [p.cast(pa.binary()) for p in (lists.flatten(), entries.filter(pa.array(~alone)))]
+        order = np.argsort(np.repeat(~alone, lengths), kind="stable")  # in it, lists come first
+        places = np.empty_like(order)
+        places[order] = np.arange(len(order))
+        counts = np.bincount(rows, lengths, self._count).astype(np.int64)
+        return counts, pa.concat_arrays(parts).take(pa.array(places))
 
     def number_lists(self, name: str) -> tuple[Array, Array]:
         rows, numbers = self._entries(name, text=False)
