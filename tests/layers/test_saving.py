@@ -16,8 +16,9 @@ from tests.layers.model_cases import (
     build,
     outputs,
     public_layers,
+    serializable,
 )
-from twml_ops import _keras, export, layers
+from twml_ops import export, layers
 from twml_ops._keras import KERAS_3
 
 # Their dtype does not depend on the policy.
@@ -66,7 +67,7 @@ def test_every_layer_survives_every_way_to_save(saved, way, child):
     assert not different
 
 
-@_keras.serializable
+@serializable
 class Normalized(tf.keras.Model):
     """A subclassed model whose layers with a state are built when Keras builds the model."""
 
