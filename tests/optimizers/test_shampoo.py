@@ -38,6 +38,7 @@ def variables(rng):
     ]
 
 
+@pytest.mark.one_tf
 @pytest.mark.parametrize("compiled", [False, True])
 @pytest.mark.parametrize("root_method", ["eigh", "coupled_newton"])
 @pytest.mark.parametrize(
@@ -76,6 +77,7 @@ def positive(rng, n, d, condition):
     return (q * values) @ np.swapaxes(q, 1, 2)
 
 
+@pytest.mark.one_tf
 @pytest.mark.parametrize("order", [1, 2, 4, 6])
 @pytest.mark.parametrize("method", ["eigh", "coupled_newton"])
 @pytest.mark.parametrize("d", [1, 2, 17])
