@@ -80,7 +80,8 @@ void CheckFits(const py::array& array, const char* name) {
         (static_cast<T>(items[i]) < 0) == (items[i] < 0)) {
       continue;
     }
-    RaiseIfError(Invalid(name, "[", i, "] = ", items[i], " does not fit into int", 8 * sizeof(T)));
+    RaiseIfError(Invalid(name, "[", i, "] = ", items[i], " does not fit into ",
+                         std::is_signed_v<T> ? "int" : "uint", 8 * sizeof(T)));
   }
 }
 
@@ -98,9 +99,13 @@ Array<T> ToArray(const py::handle& object, const char* name) {
                          a ? py::str(a.dtype()).cast<std::string>() : "no array"));
   }
   if constexpr (std::is_integral_v<T>) {
+    // A type that T holds all values of needs no look at the values.
     const auto size = static_cast<size_t>(a.itemsize());
-    if (kind == 'u' && size >= sizeof(T)) CheckFits<T, uint64_t>(a, name);
-    if (kind == 'i' && size > sizeof(T)) CheckFits<T, int64_t>(a, name);
+    const bool larger = size > sizeof(T), is_signed = std::is_signed_v<T>;
+    if (kind == 'u' && (larger || (is_signed && size == sizeof(T)))) {
+      CheckFits<T, uint64_t>(a, name);
+    }
+    if (kind == 'i' && (larger || !is_signed)) CheckFits<T, int64_t>(a, name);
   }
   return py::reinterpret_steal<Array<T>>(ConvertWithNumPy(a, py::dtype::of<T>()).release());
 }

@@ -251,7 +251,7 @@ SAME = {
     "Fortran order": np.asfortranarray,
     "read-only": read_only,
     "wider": lambda a: a.astype(np.float64 if a.dtype.kind == "f" else np.int64),
-    "narrower": lambda a: a if a.dtype.kind == "f" else a.astype(np.int8),
+    "narrower": lambda a: a if a.dtype.kind == "f" or a.dtype.itemsize == 1 else a.astype(np.int8),
 }
 BAD = {
     "None": lambda a: None,
@@ -456,3 +456,13 @@ def test_a_state_of_another_shape_is_rejected(field):
             continue
         with pytest.raises(ValueError, match="must"):
             from_state(**{**state, field: bad})
+
+
+@pytest.mark.parametrize("kind", [np.int8, np.int16, np.int64, np.uint16, np.uint64])
+def test_bytes_of_another_integer_type_are_as_they_are_or_refused(kind):
+    text = np.frombuffer(b"1\n", np.uint8).astype(kind)
+    assert core.csv_rows(text, ",")[0].tolist() == [2]
+    for bad in (-1, 256):
+        if np.iinfo(kind).min <= bad <= np.iinfo(kind).max:
+            with pytest.raises(ValueError, match=rf"text\[0\] = {bad} does not fit into uint8"):
+                core.csv_rows(np.array([bad, 10], kind), ",")

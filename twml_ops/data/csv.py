@@ -418,16 +418,15 @@ def _separators(schema: Schema) -> dict[str, str]:
     return {**schema.separators, **of_weights}
 
 
+_FIRST_LINE = re.compile(rb"\s*(\S[^\n]*)")  # that is not blank
+
+
 def _delimiter(path: str) -> str:
     """A TAB in .tsv files; else what is in the header: a comma, or a character in its place."""
     if path.removesuffix(".gz").endswith(".tsv"):
         return "\t"
-    first = b""
-    for chunk in read_chunks(path):
-        first += chunk.text
-        if first.strip() and b"\n" in first.lstrip():
-            break
-    header = first.lstrip().partition(b"\n")[0]
+    headers = (_FIRST_LINE.match(chunk.text) for chunk in read_chunks(path))
+    header = next((found[1] for found in headers if found), b"")
     counts = {c: header.count(c.encode()) for c in "\t;|"}
     best = max(counts, key=lambda c: counts[c])
     return best if b"," not in header and counts[best] else ","
