@@ -34,20 +34,24 @@ MEASURED = [
 def main(
     other: Annotated[Path, typer.Argument(help="The other checkout, built in place.")],
     rounds: Annotated[int, typer.Option(min=1, help="Turns of each process.")] = 11,
+    task: Annotated[
+        list[str] | None, typer.Option(help="Task to measure. Repeatable; default: all.")
+    ] = None,
     quick: Annotated[bool, typer.Option(help="Tiny sizes, as a test.")] = False,
 ) -> None:
     """Prints the median time of each task in both checkouts, and their ratio."""
     print("| task | contender | ids | other, ms | this, ms | this ÷ other | other ÷ other |")
     print("| --- | --- | --- | ---: | ---: | ---: | ---: |")
-    tasks = [(task, way, ids) for ids in SKEWS for task, way in MEASURED]
-    tasks += [(task, "", "") for task in (READ, SCORE, CALL)]
+    tasks = [(kernel, way, ids) for ids in SKEWS for kernel, way in MEASURED]
+    tasks += [(whole, "", "") for whole in (READ, SCORE, CALL)]
+    tasks = [t for t in tasks if not task or t[0] in task]
     found = []
     with Child(other, quick) as old, Child(other, quick) as copy, Child(ROOT, quick) as new:
-        for task, way, ids in tasks:
-            before, again, now = compare([old, copy, new], task, way, SKEWS.get(ids, 0), rounds)
+        for name, way, ids in tasks:
+            before, again, now = compare([old, copy, new], name, way, SKEWS.get(ids, 0), rounds)
             found.append((now / before, again / before))
             times = f"{before * 1e3:.3g} | {now * 1e3:.3g}"
-            print(f"| {task} | {way} | {ids} | {times} | {found[-1][0]:.3f} | {found[-1][1]:.3f} |")
+            print(f"| {name} | {way} | {ids} | {times} | {found[-1][0]:.3f} | {found[-1][1]:.3f} |")
             sys.stdout.flush()
     for name, ratios in zip(
         ("this ÷ other", "other ÷ other"), zip(*found, strict=True), strict=True
