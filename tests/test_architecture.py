@@ -16,7 +16,8 @@ ROOT = Path(__file__).resolve().parents[1]
 # "" is twml_ops/__init__.py. Each line names the rooms that a room imports, all of them on lines
 # further down, so that there is no cycle. A room that the list does not name is an error.
 ARROWS = {
-    "cli": "cli.commands cli.errors _deferred_imports _garbage_collection _startup_log _terminal",
+    "cli": "cli.commands cli.errors _deferred_imports _garbage_collection _startup_log _terminal "
+    "''",
     "cli.commands": "cli.runs cli.errors checkpoint selfcheck",
     "cli.runs": "cli.render cli.results cli.errors analysis export serving tpu distribute search "
     "models peers layers optimizers placement checkpoint data planning _known_categories _keras "
