@@ -122,7 +122,7 @@ def updates_give_the_bits_of_the_cpu_with_other_hyperparameters(
     table = random.normal(size=(TABLE_ROWS, 19)).astype(np.float32)
     grad = random.normal(size=(batch.num_rows, 19)).astype(np.float32)
     table = to_bfloat16(table) if bfloat16 else table
-    # Only powf of a GPU is another function than that of the CPU.
+    # Of all functions, only powf may give other bits on a GPU than on the CPU.
     exact = lab.cuda.is_emulated or rule != "ftrl" or hyper[2] == -0.5
     lab.checker.check_update(batch, table, grad, rule, random, hyper, exact)
 

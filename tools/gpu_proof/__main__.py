@@ -116,7 +116,7 @@ class Proof:
         return broken + sum(why.startswith("errors") for why in self.results["sanitizer"].values())
 
     def save(self) -> None:
-        """Writes the results so far; whoever reads the files sees a whole one."""
+        """Writes the results so far. A file is replaced as a whole, never in part."""
         self.results["seconds"] = round(time.monotonic() - self.begin, 1)
         for name, text in (
             ("results.json", json.dumps(self.results, indent=1)),

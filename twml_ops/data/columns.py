@@ -198,10 +198,9 @@ class ArrowColumns(Columns):
 
     def times(self, name: str) -> Array:
         """See `Columns`; dates and times may be text."""
-        column = self._column(name)
-        if is_typed_kind(column.type) or not is_token(column.type) or column.type == pa.null():
+        texts = _texts(self._column(name))
+        if texts is None:
             return self.numbers(name)
-        texts = column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
         times, good = times_of_texts(texts)
         if not good.all():
             row = int(good.argmin())
@@ -213,16 +212,15 @@ class ArrowColumns(Columns):
 
     def labels(self, name: str) -> Array:
         """See `Columns`."""
-        column = self._column(name)
-        if is_typed_kind(column.type) or not is_token(column.type) or column.type == pa.null():
+        texts = _texts(self._column(name))
+        if texts is None:
             return self.numbers(name)
-        texts = column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
         numbers, good = numbers_of_labels(texts)
         if not good.all():
             row = int(good.argmin())
             raise DataError(
                 f"{self._where(row)}: expected a number, yes, no, true or false in the column "
-                f"`{name}`, got {column.type} {quote(texts[row].as_py())}"
+                f"`{name}`, got {self._column(name).type} {quote(texts[row].as_py())}"
             )
         return numbers
 
@@ -248,8 +246,8 @@ class ArrowColumns(Columns):
             return list_lengths(column), as_tokens(column.flatten())
         if not is_token(column.type):
             raise self._wrong(name, "lists of text or integers")
-        if not is_typed_kind(column.type) and column.type != pa.null():
-            texts = column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
+        texts = _texts(column)
+        if texts is not None:
             lists = split_lists(texts, self._separators.get(name, SEPARATOR))
             return list_lengths(lists), lists.flatten()
         there = column.is_valid()
@@ -294,6 +292,14 @@ class ArrowColumns(Columns):
     def _wrong(self, name: str, expected: str) -> DataError:
         kind = self._batch.schema.field(name).type
         return DataError(f"{self._where(0)}: column {name} has type {kind}, expected {expected}")
+
+
+def _texts(column: pa.Array) -> pa.Array | None:
+    """A column of text, without its dictionary; None if it holds anything else."""
+    kind = column.type
+    if is_typed_kind(kind) or not is_token(kind) or kind == pa.null():
+        return None
+    return column.dictionary_decode() if pa.types.is_dictionary(kind) else column
 
 
 def _decoded(column: pa.Array) -> pa.Array:

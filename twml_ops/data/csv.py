@@ -26,7 +26,7 @@ from twml_ops import core
 from twml_ops._category_hash import VERSION, column_key
 from twml_ops.data.block import Array, Block
 from twml_ops.data.column_uses import NO_USES, ColumnUses, schema_of, warn
-from twml_ops.data.columns import ArrowColumns, Columns, Where, block_of
+from twml_ops.data.columns import ArrowColumns, Columns, Where, block_of, list_lengths
 from twml_ops.data.csv_rows import CsvFile, CsvRows
 from twml_ops.data.errors import DataError, one_line, quote
 from twml_ops.data.files import files_of
@@ -382,25 +382,21 @@ class _CsvColumns(ArrowColumns):
 
     def token_lists(self, name: str) -> tuple[Array, pa.Array]:
         lists = self._lists(name)
-        return _lengths(lists), lists.flatten()
+        return list_lengths(lists), lists.flatten()
 
     def number_lists(self, name: str) -> tuple[Array, Array]:
         lists = self._lists(name)
         numbers, good = numbers_of_texts(lists.flatten())
         if not good.all():
             item = int(good.argmin())
-            row = int(np.searchsorted(np.cumsum(_lengths(lists)), item, side="right"))
+            row = int(np.searchsorted(np.cumsum(list_lengths(lists)), item, side="right"))
             got = quote(lists.flatten()[item].as_py())
             raise DataError(f"{self._where(row)}: column {name}: expected a number, got {got}")
-        return _lengths(lists), numbers
+        return list_lengths(lists), numbers
 
     def _lists(self, name: str) -> pa.Array:
         column = self._column(name)
         return split_lists(column, self._separators.get(name, SEPARATOR))
-
-
-def _lengths(lists: pa.Array) -> Array:
-    return np.asarray(pc.list_value_length(lists).fill_null(0).to_numpy()).astype(np.int64)
 
 
 def _with_points(texts: pa.Array) -> pa.Array:

@@ -168,7 +168,7 @@ def are_lossy(texts: pa.Array) -> np.ndarray:
 
 
 def without_nulls(texts: pa.Array) -> pa.Array:
-    """Texts without those that are missing numbers."""
+    """Removes the texts that stand for missing numbers."""
     return texts.filter(pc.invert(pc.is_in(texts, value_set=pa.array(("", *NULLS)))))
 
 

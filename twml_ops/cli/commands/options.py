@@ -19,66 +19,39 @@ Run = Annotated[Path, typer.Argument(help="Folder of a finished run.", show_defa
 Data = Annotated[str, typer.Option(help=f"Examples: {SOURCES}.", show_default=False)]
 BatchSize = Annotated[int, typer.Option(min=1, help="Examples in a batch.")]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the file --out.")]
-_COLUMNS = "What columns are (CSV, Parquet, TFRecord)"
+
+
+def _columns(metavar: str, text: str) -> Any:
+    """An option that says what columns are."""
+    panel = "What columns are (CSV, Parquet, TFRecord)"
+    return typer.Option(metavar=metavar, help=text, show_default=False, rich_help_panel=panel)
+
+
 Label = Annotated[
     list[str] | None,
-    typer.Option(
-        metavar="NAMES",
-        help="Label column; several with commas or by repeating. Default: label.",
-        rich_help_panel=_COLUMNS,
-    ),
+    _columns("NAMES", "Label column; several with commas or by repeating. Default: label."),
 ]
 Time = Annotated[
     str | None,
-    typer.Option(
-        metavar="NAME",
-        help="Column of the times of examples: the latest ones are held out for evaluation and "
+    _columns(
+        "NAME",
+        "Column of the times of examples: the latest ones are held out for evaluation and "
         "validation. Default: a column that looks like it, if any.",
-        show_default=False,
-        rich_help_panel=_COLUMNS,
     ),
 ]
-Weight = Annotated[
-    str | None,
-    typer.Option(
-        metavar="NAME",
-        help="Column of sample weights.",
-        show_default=False,
-        rich_help_panel=_COLUMNS,
-    ),
-]
+Weight = Annotated[str | None, _columns("NAME", "Column of sample weights.")]
 Group = Annotated[
     str | None,
-    typer.Option(
-        metavar="NAME",
-        help="Column that examples of one user or request share, which is a feature as well.",
-        show_default=False,
-        rich_help_panel=_COLUMNS,
+    _columns(
+        "NAME", "Column that examples of one user or request share, which is a feature as well."
     ),
 ]
 Categorical = Annotated[
-    list[str] | None,
-    typer.Option(
-        metavar="NAMES",
-        help="Columns of categories; several with commas.",
-        rich_help_panel=_COLUMNS,
-    ),
+    list[str] | None, _columns("NAMES", "Columns of categories; several with commas.")
 ]
-Numeric = Annotated[
-    list[str] | None,
-    typer.Option(
-        metavar="NAMES",
-        help="Columns of numbers; several with commas.",
-        rich_help_panel=_COLUMNS,
-    ),
-]
+Numeric = Annotated[list[str] | None, _columns("NAMES", "Columns of numbers; several with commas.")]
 Drop = Annotated[
-    list[str] | None,
-    typer.Option(
-        metavar="NAMES",
-        help="Columns that are not used; several with commas.",
-        rich_help_panel=_COLUMNS,
-    ),
+    list[str] | None, _columns("NAMES", "Columns that are not used; several with commas.")
 ]
 Debug = Annotated[
     bool,

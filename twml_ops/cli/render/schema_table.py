@@ -30,7 +30,7 @@ def schema_table(schema: Schema) -> Table:
     return table
 
 
-_LIMIT = 60  # rows of the table of columns; those that are certain by their type are left out first
+_LIMIT = 60  # rows of the table; columns that are certain by their type are left out first
 _OTHERWISE = {
     "continuous": "--categorical",
     "categorical": "--numeric",
