@@ -1,6 +1,7 @@
 """Tables in files whose disk fails: errors are clear, and no row is lost or wrong."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -15,6 +16,11 @@ from twml_ops.ops._tape import tf_variable
 from twml_ops.placement import placement_of
 
 N, UNITS, CACHE = 3000, 24, 32
+# A write that was running when the file was truncated makes it longer again, with zeros before it.
+LOST = (
+    "linear_kernel.rows cannot be read: "
+    "(the file ends too early|a record is not the one that was written)"
+)
 
 
 def table(folder=None, **options):
@@ -121,9 +127,10 @@ def test_rows_of_a_truncated_file_are_an_error_and_others_are_right(
             continue
         np.testing.assert_array_equal(rows, expected[begin : begin + 20])
         right += 1
-    what = "a record is not the one that was written" if longer_again else "the file ends too early"
     assert errors
-    assert all(f"linear_kernel.rows cannot be read: {what}" in error for error in errors)
+    assert all(re.search(LOST, error) for error in errors), errors
+    if longer_again:
+        assert not any("ends too early" in error for error in errors)
     assert right > 0  # the rows that were still in memory
     with pytest.raises(tf.errors.UnknownError, match="cannot be read"):
         whole(layer)
@@ -136,7 +143,7 @@ def test_an_error_of_a_row_that_is_read_ahead_is_raised_by_the_step_that_needs_i
     layer.prefetch_rows(tf.constant([[100, 101]]))
     layer(tf.constant([[1, 2]]))
     for _ in range(2):
-        with pytest.raises(tf.errors.UnknownError, match="cannot be read: the file ends too early"):
+        with pytest.raises(tf.errors.UnknownError, match=LOST):
             layer(tf.constant([[100, 101]]))
 
 
