@@ -1,5 +1,7 @@
 """Files written by earlier versions load, and predict what they predicted when they were written.
 
+The numbers of calculations are the recorded ones, too: see tests/fixtures/calculations.py.
+
 tests/fixtures has them, written by version 0.1.0 under TensorFlow 2.15 (Keras 2) and 2.21 (Keras
 3); tests/fixtures/write.py shows how. Both TensorFlows read both sets, as far as Keras allows:
 
@@ -7,7 +9,8 @@ tests/fixtures has them, written by version 0.1.0 under TensorFlow 2.15 (Keras 2
   one reads the weights only, into a model built anew: the config names modules of Keras that it
   does not have. Keras 2 does not read bfloat16 tables of Keras 3, which writes them as plain bytes.
 - SavedModels, scorers and the checkpoints of a cluster: every TensorFlow reads them.
-- `tf.train.Checkpoint`: the same Keras only; the two track a model's parts under different names.
+- `tf.train.Checkpoint`, checkpoints and runs of this package: the same Keras only; the two track a
+  model's parts under different names.
 """
 
 import json
@@ -18,9 +21,14 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.checkpoint import training
+from tests.cli.conftest import write_criteo
 from tests.fixtures import cases
+from tests.fixtures.calculations import CALCULATIONS
 from twml_ops import core, layers, metrics, models, optimizers
 from twml_ops._keras import KERAS_3
+from twml_ops.checkpoint import CheckpointManager, restore, variables_of
+from twml_ops.cli import main
 from twml_ops.distribute import iter_checkpoints
 
 FIXTURES = Path(__file__).parent / "fixtures"
@@ -169,3 +177,29 @@ def test_a_clusters_checkpoint_is_the_model_it_was(tag, tmp_path):
     step, model = next(iter_checkpoints(cases.for_servers, folder, 3))
     assert step == 3
     same(cases.predictions(model, cases.BATCH), EXPECTED[tag]["hybrid"])
+
+
+def test_a_training_continues_from_a_checkpoint(tmp_path):
+    """One of this package; variables of optimizers have other names in the other Keras."""
+    model = training.make_small_model()
+    reader = CheckpointManager(unzipped(OURS, "training_checkpoint", tmp_path)).latest()
+    assert reader.manifest.step == 2
+    model.train_on_batch(*next(training.batches(1)))  # in Keras 2 it makes the slots
+    restore(reader, variables_of(model))
+    same([w.tolist() for w in model.get_weights()], EXPECTED[OURS]["training_checkpoint"], 0)
+
+
+def test_a_finished_run_predicts_what_it_did(tmp_path):
+    run = unzipped(OURS, "run", tmp_path / "run")
+    data, out = write_criteo(tmp_path / "data.tsv", 40, seed=1), tmp_path / "answers"
+    main(["predict", run, "--data", data, "--out", str(out)])
+    same(np.loadtxt(out), EXPECTED[OURS]["run"])
+
+
+# They show nothing of Keras 2 that the others do not, and take as long as all of them.
+ONE_TF = {n: pytest.mark.one_tf if n in ("metrics", "train") else () for n in CALCULATIONS}
+
+
+@pytest.mark.parametrize("name", [pytest.param(n, marks=m) for n, m in ONE_TF.items()])
+def test_the_numbers_of_a_calculation_are_the_recorded_ones(name, tmp_path):
+    CALCULATIONS[name](tmp_path)

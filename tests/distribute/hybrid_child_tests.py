@@ -19,6 +19,7 @@ from tests.distribute.hybrid_child import (
     trainer,
 )
 from tests.distribute.hybrid_model import ROWS, batches, builder, same, whole_batches
+from tests.fixtures import calculations
 from twml_ops import layers, optimizers
 from twml_ops.distribute.hybrid import (
     ChiefBuiltModel,
@@ -45,6 +46,21 @@ def training_by_column_equals_a_single_process_and_tables_are_bit_identical():
         hybrid = trainer(make(), partition_axis="column")
         hybrid.fit(batches, 10)
         same(train_alone(make()), hybrid.export().get_weights(), 2e-5)
+
+
+@child_test
+def numbers_of_steps_are_the_recorded_ones():
+    exact, close = {}, {}
+    for axis in ("row", "column"):
+        for build, loss, into in (
+            (table_only, "mse", exact),
+            (builder, "binary_crossentropy", close),
+        ):
+            hybrid = trainer(optimizers.Adagrad(0.1), 2, build, loss, partition_axis=axis)
+            hybrid.fit(batches, 4)
+            weights = enumerate(hybrid.export().get_weights())
+            into.update({f"{axis} {build.__name__} {i}": w for i, w in weights})
+    calculations.check("hybrid", exact, close)
 
 
 @child_test

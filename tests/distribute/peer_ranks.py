@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.fixtures import calculations
 from tests.peers.ranks import run
 from twml_ops import distribute, layers, optimizers
 from twml_ops.ops._tape import tf_variable
@@ -142,6 +143,16 @@ def test_ranks_with_different_numbers_of_batches_end_with_the_same_weights(group
             of_first = dense.copy()
             group.broadcast(of_first)
             np.testing.assert_array_equal(dense, of_first)
+
+
+@law
+def test_numbers_of_steps_are_the_recorded_ones(group):
+    close = {}
+    for options in ({}, {"what": "gradients"}, {"wire_dtype": "bfloat16"}):
+        model, _ = fit(group, [4], seed=3, max_rows=ROWS, **options)
+        close |= {f"{options} {i}": w for i, w in enumerate(weights_of(model))}
+    if group.rank == 0:
+        calculations.check(f"peers_{group.size}", {}, close)
 
 
 @law
