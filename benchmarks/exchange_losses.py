@@ -31,7 +31,7 @@ TOGETHER = 8  # steps_per_execution, which every k divides
 def main(
     every: Annotated[list[int], typer.Option(help="Steps between two exchanges.")] = [1, 4, 8],  # noqa: B006
     seeds: Annotated[int, typer.Option(min=1, help="Paired runs.")] = 5,
-    docs: Annotated[Path | None, typer.Option(help="Folder of hybrid.md.")] = None,
+    docs: Annotated[Path | None, typer.Option(help="Folder of parameter_server.md.")] = None,
 ) -> None:
     """Prints the table."""
     about = machine.describe(machine.command_line("benchmarks.exchange_losses"))
@@ -41,7 +41,7 @@ def main(
     text = f"{tables.machine(about)}\n\n{tables.markdown(header, rows)}\n\n{seeds} seeds."
     print(text)
     if docs is not None:
-        files = docs / "exchange_losses.json", docs / "hybrid.md"
+        files = docs / "exchange_losses.json", docs / "parameter_server.md"
         result = {"about": about, "losses": found}
         tables.record(result, *files, {"exchange_losses": text}, "benchmarks/exchange_losses.py")
 

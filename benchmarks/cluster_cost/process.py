@@ -53,7 +53,7 @@ def main() -> None:
 
 def serve(setting: dict[str, Any], meter: Meter) -> None:
     """Runs a parameter server until the input ends."""
-    from twml_ops.distribute.hybrid.cluster import Cluster, start_server
+    from twml_ops.distribute.parameter_server.cluster import Cluster, start_server
 
     _server = start_server(Cluster(setting["servers"], setting["workers"], "ps", setting["index"]))
     meter.start()

@@ -21,7 +21,7 @@ class Host:
     def serve(self, servers: list[str], workers: list[str], index: int) -> dict[str, Any]:
         """Starts a parameter server."""
         clicks.pin(index)
-        from twml_ops.distribute.hybrid.cluster import Cluster, start_server
+        from twml_ops.distribute.parameter_server.cluster import Cluster, start_server
 
         self._server = start_server(Cluster(servers, workers, "ps", index))
         return {}

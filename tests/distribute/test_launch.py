@@ -8,8 +8,8 @@ import sys
 
 import pytest
 
-from twml_ops.distribute.hybrid import listeners
 from twml_ops.distribute.launch import EXIT_LOST, LocalCluster, Ports
+from twml_ops.distribute.parameter_server.cluster import restrict_port
 
 SERVER = "import signal; signal.pause()"
 TIMEOUT = 300  # seconds; only a cluster that hangs needs as much
@@ -133,12 +133,12 @@ def test_invalid_counts_are_rejected():
 def test_a_port_of_tensorflow_is_one_of_the_loopback_only_or_a_warning():
     with socket.create_server(("0.0.0.0", 0)) as server:
         port = server.getsockname()[1]
-        listeners.restrict(f"127.0.0.1:{port}")
+        restrict_port(f"127.0.0.1:{port}")
         assert server.getsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, 16) == b"lo\0"
         socket.create_connection(("127.0.0.1", port), timeout=TIMEOUT).close()
     with socket.create_server(("0.0.0.0", 0)) as server:
         port = server.getsockname()[1]
         with pytest.warns(RuntimeWarning, match=f"port {port} .* all interfaces, without auth"):
-            listeners.restrict(f"192.0.2.1:{port}")
+            restrict_port(f"192.0.2.1:{port}")
     with pytest.warns(RuntimeWarning, match="its socket was not found"):
-        listeners.restrict("localhost:1")
+        restrict_port("localhost:1")

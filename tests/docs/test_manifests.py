@@ -1,4 +1,4 @@
-"""The manifests of docs/hybrid and the container file: their syntax, and that they fit."""
+"""The manifests of docs/parameter_server and the container file: their syntax, and that they fit."""
 
 import json
 import os
@@ -16,7 +16,7 @@ from tests.peers.jobs import TIMEOUT, needs_mpi
 from twml_ops.peers.launch import mpirun_command
 
 ROOT = Path(__file__).resolve().parents[2]
-FOLDER = ROOT / "docs" / "hybrid"
+FOLDER = ROOT / "docs" / "parameter_server"
 
 
 def containers():

@@ -16,11 +16,11 @@ from tests.gpu import (
     benchmark_scenarios,
     device_scenarios,
     feature_scenarios,
-    hybrid_scenarios,
     layer_scenarios,
     model_scenarios,
     op_scenarios,
     optimizer_scenarios,
+    parameter_server_scenarios,
     replica_scenarios,
 )
 from tests.gpu.scenario import SCENARIOS, load_gpu, run_scenario
@@ -38,7 +38,9 @@ MODULES = (
 )
 ORDER = [n for m in MODULES for n, s in SCENARIOS.items() if s.__module__ == m.__name__]
 # TensorFlow 2.15 cannot connect to a cluster after it has run ops.
-IN_OWN_PROCESS = [n for n, s in SCENARIOS.items() if s.__module__ == hybrid_scenarios.__name__]
+IN_OWN_PROCESS = [
+    n for n, s in SCENARIOS.items() if s.__module__ == parameter_server_scenarios.__name__
+]
 
 
 def main(library, *names):

@@ -6,8 +6,8 @@ import pytest
 
 from twml_ops import optimizers
 from twml_ops.cli import main
-from twml_ops.distribute.hybrid import Cluster, HybridTrainer
-from twml_ops.distribute.hybrid.cluster import start_server
+from twml_ops.distribute.parameter_server import Cluster, HybridTrainer
+from twml_ops.distribute.parameter_server.cluster import start_server
 from twml_ops.ops import _library, stock
 
 if not _library.is_native():

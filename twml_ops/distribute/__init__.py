@@ -6,7 +6,7 @@ Keras model whose tables are sharded over parameter servers, `serve` runs such a
 peer, without a server.
 """
 
-from twml_ops.distribute.hybrid import (
+from twml_ops.distribute.parameter_server import (
     ChiefBuiltModel,
     Cluster,
     ClusterError,

@@ -20,7 +20,7 @@ import numpy as np
 import tensorflow as tf
 
 from twml_ops import layers, optimizers
-from twml_ops.distribute.hybrid import Cluster, HybridTrainer
+from twml_ops.distribute.parameter_server import Cluster, HybridTrainer
 from twml_ops.planning import Job, Table
 
 WEIGHTS = 2**24  # of all tables of a training; more than caches hold

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from twml_ops import ops  # noqa: F401  loads the op library, whose kernels run in this process
-from twml_ops.distribute.hybrid.cluster import Cluster, serve
+from twml_ops.distribute.parameter_server.cluster import Cluster, serve
 
 if __name__ == "__main__":
     cluster = Cluster.from_environment()

@@ -1,4 +1,4 @@
-"""The axis by which a table is divided over servers by default (see docs/hybrid.md)."""
+"""The axis by which a table is divided over servers by default (see docs/parameter_server.md)."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from twml_ops.cli.runs import cluster, evaluation_log
 from twml_ops.cli.runs.checkpoints import unfinished_run
 from twml_ops.cli.runs.config import RunConfig
 from twml_ops.distribute import Cluster
-from twml_ops.distribute.hybrid.checkpoint import manager_of
+from twml_ops.distribute.parameter_server.checkpoint import manager_of
 
 START = "start"
 _DATA = ("steps", "step_examples", "examples")  # the trainer compares them

@@ -1,0 +1,203 @@
+"""Servers and workers that are killed, stopped or cut off from the network."""
+
+import functools
+import random
+
+import numpy as np
+import pytest
+
+from benchmarks.distributed.network import unavailable
+from tests.child_process import ChildProcess
+from twml_ops.distribute.launch import EXIT_LOST
+
+SAME_DATA = {"one_batch": True, "partition_axis": "row"}
+UNREACHABLE = {"checkpoints": True, "checkpoint_every": 10, "later_timeout": 6}
+NOISE = 0.01  # in the final log loss of asynchronous runs, which falls from 0.69 to about 0.004
+KILLED = {"checkpoints": True, "checkpoint_every": 10, "timeout": 60}
+
+SYNCHRONOUS = {"servers": 2, "workers": 2, "mode": "sync", "partition_axis": "row"}
+
+SCENARIOS = {
+    "one": {"servers": 2, "workers": 1, "steps": 20, "partition_axis": "row"},
+    "two": {"servers": 2, "workers": 2, "steps": 20, "partition_axis": "row"},
+    "slow": {"servers": 1, "workers": 2, "steps": 60, "mode": "async", "pause": [1, 5]},
+    "bounded": {
+        "servers": 1, "workers": 2, "steps": 30, "mode": "hogwild", "max_staleness": 2,
+        "pause": [1, 5], "resume_after": 1, "later_timeout": 6,
+    },
+    "killed": {
+        "servers": 2, "workers": 2, "steps": 80, "mode": "async",
+        "kills": [[20, "worker", 1], [45, "ps", 1]], "exchange_every": 3, **KILLED,
+    },
+    "unreachable": {
+        "servers": 2, "workers": 2, "steps": 40, "stops": [[20, "ps", 1]], "resume_after": 2,
+        **SAME_DATA, **UNREACHABLE,
+    },
+    "undisturbed": {"servers": 2, "workers": 2, "steps": 40, **SAME_DATA},
+    "five kills": {
+        "steps": 30, "checkpoint_policy": "intermittent", **SYNCHRONOUS,
+        "kills": [[6, "worker", 1], [11, "ps", 1], [16, "worker", 0, 5], [21, "ps", 0, 9],
+                  [26, "worker", 1, 20]],
+        "checkpoints": True, "checkpoint_every": 4, "timeout": 120, "limit": 1800,
+    },
+    "no kills": {"steps": 30, **SYNCHRONOUS},
+    "several steps": {"steps": 30, "steps_per_execution": 4, **SYNCHRONOUS},
+    "servers in workers": {
+        "steps": 30, "steps_per_execution": 3, "servers_in_workers": True, **SYNCHRONOUS,
+        "kills": [[8, "worker", 1], [17, "worker", 0]],
+        "checkpoints": True, "checkpoint_every": 4, "timeout": 120, "limit": 1800,
+    },
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def child():
+    with ChildProcess(
+        ["-m", "tests.distribute.parameter_server.cluster_supervisor"], timeout=3600
+    ) as child:
+        yield child
+
+
+@pytest.fixture(scope="module")
+def outcome(child):
+    """Returns the outcome of a scenario, which runs once and only if a test needs it."""
+    return functools.cache(lambda name: child.request(SCENARIOS[name]))
+
+
+def test_two_synchronous_workers_equal_one_with_the_concatenated_batch(outcome):
+    assert outcome("two")["deaths"] == []
+    for one, two in zip(outcome("one")["weights"], outcome("two")["weights"], strict=True):
+        np.testing.assert_allclose(two, one, rtol=2e-6, atol=2e-6)
+
+
+def test_only_workers_that_were_in_the_run_before_start_generations_of_queues(outcome):
+    assert outcome("two")["generation"] == {"0": 1, "1": 1}
+    killed = outcome("five kills")["generation"]
+    assert killed["0"] == killed["1"] > 1
+
+
+def test_a_stopped_worker_does_not_delay_asynchronous_training(outcome):
+    slow = outcome("slow")
+    assert slow["deaths"] == []
+    assert slow["resumed"] >= 60  # the chief has done all remaining steps
+    assert slow["reported"]["1"] == 5
+    assert slow["reported"]["0"] >= 55
+    assert slow["own"]["0"] + slow["own"]["1"] <= 61
+
+
+def test_bounded_staleness_is_never_exceeded(outcome):
+    bounded = outcome("bounded")
+    # The chief has timed out after 2 steps more than the other worker and one in progress.
+    assert bounded["reported"] == {"0": 5 + 2 + 1, "1": 5}
+    assert bounded["deaths"][0] == ["worker", 0, EXIT_LOST << 8]
+    assert "hang" not in bounded
+    assert bounded["step"] >= 30
+
+
+def test_training_survives_a_killed_worker_and_a_killed_server(outcome):
+    killed = outcome("killed")
+    assert "hang" not in killed
+    assert killed["step"] >= 80
+    assert [d[:2] for d in killed["deaths"] if d[2] == 9] == [["worker", 1], ["ps", 1]]
+    assert killed["final"] < 0.69  # the initial loss
+
+
+def test_an_unreachable_server_is_an_error_and_the_result_is_the_same(outcome):
+    unreachable = outcome("unreachable")
+    assert_same_end(unreachable, outcome("undisturbed"))
+    assert {tuple(d) for d in unreachable["deaths"]} == {
+        ("worker", i, EXIT_LOST << 8) for i in range(2)
+    }
+
+
+def test_a_synchronous_run_that_is_killed_five_times_reaches_the_same_bits(outcome):
+    killed, undisturbed = outcome("five kills"), outcome("no kills")
+    assert "hang" not in killed
+    assert sum(d[2] == 9 for d in killed["deaths"]) == 5
+    assert killed["step"] == undisturbed["step"] == 30
+    assert killed["weights"] == undisturbed["weights"]
+
+
+def test_several_steps_of_a_call_are_the_same_steps(outcome):
+    assert outcome("several steps")["deaths"] == []
+    assert outcome("several steps")["weights"] == outcome("no kills")["weights"]
+
+
+def test_servers_in_workers_reach_the_same_bits_when_they_are_killed(outcome):
+    killed = outcome("servers in workers")
+    assert "hang" not in killed
+    assert [d[:2] for d in killed["deaths"] if d[2] == 9] == [["worker", 1], ["worker", 0]]
+    assert killed["weights"] == outcome("no kills")["weights"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", range(5))
+@pytest.mark.parametrize("policy", ["full", "intermittent"])
+def test_a_synchronous_run_that_is_killed_a_hundred_times_reaches_the_same_bits(
+    child, policy, part
+):
+    """Ten of the kills: of servers, of the chief and of the other worker, at random moments."""
+    rng = random.Random(f"{policy}{part}")
+    tasks = [("ps", 0), ("ps", 1), ("worker", 0), ("worker", 1)]
+    kills = sorted(
+        [rng.randrange(5, 145), *rng.choice(tasks), rng.randrange(40)] for _ in range(10)
+    )
+    run = {"steps": 150, **SYNCHRONOUS}
+    saved = {"checkpoints": True, "checkpoint_every": 4, "checkpoint_policy": policy}
+    killed = child.request({**run, **saved, "kills": kills, "timeout": 120, "limit": 3000})
+    undisturbed = child.request(run)
+    victims = [d[:2] for d in killed["deaths"] if d[2] == 9]
+    print({"policy": policy, "killed": victims, "step": killed["step"]})
+    assert "hang" not in killed
+    assert len(victims) == 10
+    assert killed["step"] == undisturbed["step"] == 150
+    assert killed["weights"] == undisturbed["weights"]
+
+
+def assert_same_end(got, want):
+    assert "hang" not in got
+    assert got["step"] == want["step"]
+    for a, b in zip(want["weights"], got["weights"], strict=True):
+        np.testing.assert_allclose(b, a, rtol=2e-6, atol=2e-6)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", ["async", "sync"])
+@pytest.mark.parametrize("job", ["worker", "ps"])
+def test_a_cut_network_is_an_error_and_the_result_is_the_same(child, outcome, mode, job):
+    why = unavailable()
+    if why is not None:
+        pytest.skip(f"network namespaces are not available: {why}")
+    # An asynchronous chief does not depend on the other worker and ends without it.
+    lost = 1 if (job, mode) == ("worker", "async") else 2
+    cut = {"mode": mode, "network": True, "resume_after": lost, "stops": [[20, job, 1]]}
+    # Stale gradients make the first steps noisy. The loss is compared when it has settled.
+    cut["steps"] = 40 if mode == "sync" else 200
+    got = child.request({**SCENARIOS["undisturbed"], **cut, **UNREACHABLE})
+    assert {d[2] for d in got["deaths"]} == {EXIT_LOST << 8}
+    if mode == "sync":
+        assert_same_end(got, outcome("undisturbed"))
+    else:
+        assert "hang" not in got
+        assert got["step"] >= 200
+        assert got["final"] < 0.5  # initially 0.69
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", ["async", "sync"])
+@pytest.mark.parametrize("job", ["worker", "ps"])
+def test_training_survives_ten_kills_at_random_steps(child, mode, job):
+    rng = random.Random(f"{mode}{job}")
+    kills = sorted([rng.randrange(20, 900), job, rng.randrange(2)] for _ in range(10))
+    common = {"servers": 2, "workers": 2, "steps": 1000, "mode": mode, "partition_axis": "row"}
+    common["one_batch"] = mode == "sync"
+    killed = child.request({**common, "kills": kills, **KILLED})
+    undisturbed = child.request(common)
+    for name, result in (("killed", killed), ("undisturbed", undisturbed)):
+        print({"run": name, **{k: v for k, v in result.items() if k != "weights"}})
+    assert "hang" not in killed
+    assert sum(d[2] == 9 for d in killed["deaths"]) == 10
+    assert killed["step"] >= 1000
+    assert abs(killed["final"] - undisturbed["final"]) < NOISE
+    if mode == "sync":
+        assert_same_end(killed, undisturbed)

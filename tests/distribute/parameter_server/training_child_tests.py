@@ -1,0 +1,344 @@
+"""Tests of training with parameter servers, run by test_one_process.py in a child process."""
+
+import os
+import tempfile
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from tests.distribute.parameter_server.model import ROWS, batches, builder, same, whole_batches
+from tests.distribute.parameter_server.trainers import (
+    SERVERS,
+    WORKER,
+    ConnectedCluster,
+    child_test,
+    expect_error,
+    first_servers,
+    grouped_model,
+    train_alone,
+    trainer,
+)
+from tests.fixtures import calculations
+from twml_ops import layers, optimizers
+from twml_ops.distribute.parameter_server import (
+    ChiefBuiltModel,
+    ClusterError,
+)
+from twml_ops.distribute.parameter_server.chief_built_model import _heartbeat as heartbeat
+from twml_ops.ops._tape import tf_variable
+
+
+def table_only():
+    """A model in which all ops but ours are elementwise, so that all graphs give the same bits."""
+    tf.keras.utils.set_random_seed(3)
+    inputs = [tf.keras.Input([None], dtype=t, ragged=True) for t in ("int64", "float32")]
+    table = layers.SparseLinear(8, ROWS, activation="relu", use_bias=False)
+    return tf.keras.Model(inputs, table(inputs))
+
+
+@child_test
+def training_by_column_equals_a_single_process_and_tables_are_bit_identical():
+    for make in (lambda: optimizers.SGD(0.5), lambda: optimizers.LazyAdam(0.01, weight_decay=0.1)):
+        hybrid = trainer(make(), build=table_only, loss="mse", partition_axis="column")
+        hybrid.fit(batches, 10)
+        same(train_alone(make(), table_only, loss="mse"), hybrid.export().get_weights())
+        hybrid = trainer(make(), partition_axis="column")
+        hybrid.fit(batches, 10)
+        same(train_alone(make()), hybrid.export().get_weights(), 2e-5)
+
+
+@child_test
+def numbers_of_steps_are_the_recorded_ones():
+    exact, close = {}, {}
+    for axis in ("row", "column"):
+        for build, loss, into in (
+            (table_only, "mse", exact),
+            (builder, "binary_crossentropy", close),
+        ):
+            hybrid = trainer(optimizers.Adagrad(0.1), 2, build, loss, partition_axis=axis)
+            hybrid.fit(batches, 4)
+            weights = enumerate(hybrid.export().get_weights())
+            into.update({f"{axis} {build.__name__} {i}": w for i, w in weights})
+    calculations.check("hybrid", exact, close)
+
+
+@child_test
+def training_by_row_equals_a_single_process_except_for_the_order_of_additions():
+    for servers, make in ((2, optimizers.Adagrad), (3, optimizers.RowWiseAdagrad)):
+        hybrid = trainer(make(0.1), servers, partition_axis="row")
+        hybrid.fit(batches, 10)
+        same(train_alone(make(0.1)), hybrid.export().get_weights(), 2e-6)
+
+
+@child_test
+def layers_before_a_table_get_gradients():
+    def build():
+        return builder(norm=True)
+
+    for axis in ("row", "column"):
+        hybrid = trainer(optimizers.Adagrad(0.1), build=build, partition_axis=axis)
+        hybrid.fit(batches, 10)
+        same(train_alone(optimizers.Adagrad(0.1), build), hybrid.export().get_weights(), 2e-6)
+
+
+@child_test
+def a_16_bit_wire_has_small_errors_and_deduplication_none():
+    want = train_alone(optimizers.SGD(0.1))
+    for wire, tolerance in (("bfloat16", 5e-3), ("float16", 1e-3)):
+        hybrid = trainer(optimizers.SGD(0.1), wire_dtype=wire)
+        hybrid.fit(batches, 10)
+        same(want, hybrid.export().get_weights(), tolerance)
+    few = [
+        ((tf.RaggedTensor.from_row_splits(i.flat_values % 5, i.row_splits), v), y)
+        for (i, v), y in whole_batches()
+    ]
+    results = []
+    for deduplicate in (True, False):
+        hybrid = trainer(optimizers.SGD(0.1), deduplicate=deduplicate, partition_axis="row")
+        hybrid.fit(lambda _: few, 10)
+        results.append(hybrid.export().get_weights())
+    same(*results, 2e-6)
+
+
+@child_test
+def evaluation_equals_that_of_the_exported_model():
+    hybrid = trainer(optimizers.Adagrad(0.1))
+    hybrid.fit(batches, 5)
+    got = hybrid.evaluate(whole_batches(), [tf.keras.metrics.AUC(name="auc")])
+    plain = hybrid.export()
+    scores = np.concatenate([np.asarray(plain(x)) for x, _ in whole_batches()])
+    labels = np.concatenate([y for _, y in whole_batches()])
+    auc = tf.keras.metrics.AUC()
+    auc.update_state(labels, scores)
+    np.testing.assert_allclose(got["auc"], float(auc.result()), rtol=1e-5)
+    loss = tf.keras.losses.BinaryCrossentropy()(labels, scores)
+    np.testing.assert_allclose(got["loss"], float(loss), rtol=1e-5)
+
+
+def train_with_stale_tables(optimizer, steps):
+    """Trains with products of the table before the last update, computed in a simple way."""
+    model = builder()
+    optimizer.build(model.trainable_variables)
+    table = tf_variable(model.get_layer("table").kernels[0])
+    seen = table.numpy()
+    for x, y in (whole_batches() * 2)[:steps]:
+        now = table.numpy()
+        table.assign(seen)
+        with tf.GradientTape() as tape:
+            loss = tf.keras.losses.BinaryCrossentropy()(y, model(x, training=True))
+        gradients = tape.gradient(loss, [tf_variable(v) for v in model.trainable_variables])
+        table.assign(now)
+        optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+        seen = now
+    return model.get_weights()
+
+
+@child_test
+def a_pipeline_uses_tables_that_are_one_update_old():
+    for axis, make in (
+        ("row", lambda: optimizers.SGD(0.5)),
+        # Adam would amplify differences in the last bits.
+        ("column", lambda: optimizers.Adagrad(0.1)),
+    ):
+        hybrid = trainer(make(), partition_axis=axis, pipeline=True)
+        assert hybrid.fit(batches, 10).step == 10
+        same(train_with_stale_tables(make(), 10), hybrid.export().get_weights(), 2e-6)
+
+
+@child_test
+def the_graph_of_a_step_is_traced_once():
+    hybrid = trainer(optimizers.SGD(0.1))
+    same_shapes = whole_batches()[:1] * 3
+    hybrid.fit(lambda _: same_shapes, 3)
+    assert hybrid._train.experimental_get_tracing_count() == 1
+
+
+@child_test
+def stored_messages_are_read_before_they_are_overwritten():
+    hybrid = trainer(optimizers.SGD(0.1), partition_axis="row", pipeline=True)
+    hybrid.fit(batches, 2)
+    first, second = whole_batches()[:2]
+    step = tf.function(hybrid._graph.train, autograph=False)
+    ahead = hybrid._prefetch([first[0]])
+    number = tf.constant(2, tf.int64)
+    graph = step.get_concrete_function(number, [(*first, None)], ahead, [second[0]]).graph
+    writes = [op for op in graph.get_operations() if op.type == "AssignVariableOp"]
+    stores = [op for op in writes if "/job:ps/" in op.device]
+    assert len(stores) == 2  # a message for each server
+    for write in stores:
+        before = [op.inputs[0] for op in write.control_inputs if op.type == "ReadVariableOp"]
+        assert any(handle is write.inputs[0] for handle in before)
+
+
+@child_test
+def each_fit_and_each_restore_starts_a_new_pipeline():
+    few = whole_batches()[:3]
+    with tempfile.TemporaryDirectory() as folder:
+        options = {"pipeline": True, "partition_axis": "row", "checkpoint_dir": folder}
+        first = trainer(optimizers.Adagrad(0.1), **options)
+        assert first.fit(lambda _: few, 5).own_steps == 5
+        second = trainer(optimizers.Adagrad(0.1), 3, **options)
+        assert second.fit(lambda _: few, 5).own_steps == 0
+        assert second.fit(lambda _: few, 9).own_steps == 4
+        assert first.fit(lambda _: few, 9).own_steps == 4
+        same(first.export().get_weights(), second.export().get_weights(), 2e-6)
+
+
+@child_test
+def every_call_of_fit_begins_with_its_first_batch():
+    one = trainer(optimizers.SGD(0.1), partition_axis="row")
+    one.fit(batches, 3)
+    one.fit(lambda _: whole_batches()[5:], 5)
+    with tempfile.TemporaryDirectory() as folder:
+        for until in (4, 5):
+            again = trainer(optimizers.SGD(0.1), partition_axis="row", checkpoint_dir=folder)
+            again.fit(batches, 3)
+            again.fit(lambda _: whole_batches()[5:], until)
+        assert again.state.step.numpy() == 5
+    same(one.export().get_weights(), again.export().get_weights())
+
+
+@child_test
+def a_pipeline_refuses_state_before_a_table():
+    hybrid = trainer(
+        optimizers.SGD(0.1), build=lambda: builder(norm=True), pipeline=True, partition_axis="row"
+    )
+    expect_error(ValueError, "pipeline=True needs a model", lambda: hybrid.fit(batches, 2))
+
+
+@child_test
+def invalid_arguments_are_named():
+    for argument, value in (
+        ("mode", "fast"), ("partition_axis", "diagonal"), ("wire_dtype", "int8"),
+        ("max_staleness", 1), ("steps_per_execution", 0), ("checkpoint_every", 0), ("timeout", 0),
+    ):  # fmt: skip
+        make = lambda a=argument, v=value: trainer(optimizers.SGD(0.1), **{a: v})  # noqa: E731
+        expect_error(ValueError, argument, make)
+    expect_error(ValueError, "optimizer", lambda: trainer(tf.keras.optimizers.SGD(0.1)))
+    clipped = optimizers.SGD(0.1, global_clipnorm=1.0)
+    expect_error(ValueError, "global_clipnorm", lambda: trainer(clipped))
+    expect_error(ValueError, "use_ema", lambda: trainer(optimizers.SGD(0.1, use_ema=True)))
+
+
+@child_test
+def an_invalid_id_is_an_error_that_changes_no_weights():
+    hybrid = trainer(optimizers.SGD(0.1), partition_axis="row")
+    hybrid.fit(batches, 1)
+    before = hybrid.export().get_weights()
+    (ids, values), y = whole_batches()[0]
+    bad = ids.with_flat_values(ids.flat_values + 2**40)
+    expect_error(
+        tf.errors.InvalidArgumentError, "ids", lambda: hybrid.fit(lambda _: [((bad, values), y)], 2)
+    )
+    same(before, hybrid.export().get_weights())
+
+
+@child_test
+def models_may_have_several_tables_and_optimizers():
+    def build():
+        tf.keras.utils.set_random_seed(5)
+        inputs = [tf.keras.Input([None], dtype=t, ragged=True) for t in ("int64", "float32")]
+        parts = [layers.SparseLinear(4, 300, name=n)(inputs) for n in ("wide", "deep")]
+        joined = tf.keras.layers.Concatenate()(parts)
+        out = tf.keras.layers.Dense(1, activation="sigmoid")(joined)
+        return tf.keras.Model(inputs, out)
+
+    def make():
+        return optimizers.CompositeOptimizer(
+            optimizers.Adagrad(0.1), {"wide": optimizers.Ftrl(0.1)}
+        )
+
+    hybrid = trainer(make(), build=build, partition_axis="column")
+    hybrid.fit(batches, 10)
+    same(train_alone(make(), build), hybrid.export().get_weights(), 1e-6)
+
+
+def optimizer_by_table():
+    by_table = {"^ads/user": optimizers.Ftrl(0.1), "^ads/ad": optimizers.LazyAdam(0.01)}
+    return optimizers.CompositeOptimizer(optimizers.Adagrad(0.1), by_table)
+
+
+@child_test
+def grouped_tables_equal_those_of_a_single_process():
+    want = train_alone(optimizer_by_table(), grouped_model)
+    for axis, servers in (("column", 2), ("row", 3)):
+        hybrid = trainer(optimizer_by_table(), servers, grouped_model, partition_axis=axis)
+        hybrid.fit(batches, 10)
+        assert [t.name for t in hybrid.placement.tables] == ["0/ads/user", "1/ads/ad"]
+        assert not any("ads" in v.name for v in hybrid.state.dense_weights)
+        same(want, hybrid.export().get_weights(), 2e-5)
+
+
+@child_test
+def grouped_tables_are_restored_on_other_servers_and_saved_in_files():
+    want = train_alone(optimizer_by_table(), grouped_model, steps=6)
+    with tempfile.TemporaryDirectory() as folder:
+        for servers, axis, steps in ((2, "row", 4), (3, "row", 5), (2, "column", 6)):
+            options = {"partition_axis": axis, "checkpoint_dir": folder}
+            hybrid = trainer(optimizer_by_table(), servers, grouped_model, **options)
+            result = hybrid.fit(batches, steps)
+            assert result.own_steps in (4, 1)
+        path = os.path.join(folder, "model.keras")
+        same(want, hybrid.export(path).get_weights(), 2e-6)
+        again = tf.keras.models.load_model(path, compile=False)
+        x, _ = whole_batches()[0]
+        np.testing.assert_allclose(again(x), hybrid.export()(x), rtol=1e-6)
+
+
+def adapted_model(calls):
+    """A model with a layer that adapts to data while it is built. Records the call in `calls`."""
+    calls.append("built")
+    tf.keras.utils.set_random_seed(3)
+    inputs = [tf.keras.Input([None], dtype=t, ragged=True) for t in ("int64", "float32")]
+    buckets = layers.PercentileDiscretizer(4, unknown="drop")
+    signature = tuple(tf.RaggedTensorSpec([None, None], t, 1) for t in (tf.int64, tf.float32))
+    data = tf.data.Dataset.from_generator(
+        lambda: (x for x, _ in whole_batches()), output_signature=signature
+    )
+    buckets.adapt(data)
+    hidden = layers.SparseLinear(8, buckets.output_dim, activation="relu")(buckets(inputs))
+    hidden = tf.keras.layers.Concatenate()([hidden, layers.SparseLinear(2, ROWS)(inputs)])
+    return tf.keras.Model(inputs, tf.keras.layers.Dense(1, activation="sigmoid")(hidden))
+
+
+@child_test
+def a_chief_built_model_is_built_once_and_equal_in_all_processes():
+    calls = []
+    want = trainer(
+        optimizers.Adagrad(0.1), build=lambda: adapted_model([]), partition_axis="column"
+    )
+    want.fit(batches, 10)
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "run", "model.keras")
+        chief = ChiefBuiltModel(lambda: adapted_model(calls), path, first_servers(2))
+        assert chief.count_params() == adapted_model([]).count_params()
+        hybrid = trainer(optimizers.Adagrad(0.1), build=chief, partition_axis="column")
+        hybrid.fit(batches, 10)
+        same(want.export().get_weights(), hybrid.export().get_weights(), 2e-6)
+        other = ConnectedCluster(SERVERS[:2], [WORKER, "another:1"], "worker", 1)
+        for cluster in (first_servers(2), other):
+            read = ChiefBuiltModel(lambda: adapted_model(calls), path, cluster)
+            assert read.count_params() == chief.count_params()
+            x, _ = whole_batches()[0]
+            for model, again in ((chief(), read()), (chief(), chief())):
+                np.testing.assert_array_equal(
+                    *(m.layers[2](x)[0].flat_values for m in (model, again))
+                )
+                same(*([w for w in m.get_weights() if w.ndim == 1] for m in (model, again)))
+        assert calls == ["built"]
+
+
+@child_test
+def waiting_for_a_model_without_a_chief_times_out():
+    with tempfile.TemporaryDirectory() as folder:
+        other = ConnectedCluster(SERVERS[:2], [WORKER, "another:1"], "worker", 1)
+        path = os.path.join(folder, "model.keras")
+        expect_error(
+            ClusterError, "no chief", lambda: ChiefBuiltModel(builder, path, other, timeout=0.3)
+        )
+        with pytest.raises(KeyError), heartbeat(f"{path}.beat", 0.01):
+            raise KeyError  # the chief ends, its heartbeat file remains
+        expect_error(
+            ClusterError, "no chief", lambda: ChiefBuiltModel(builder, path, other, timeout=0.3)
+        )

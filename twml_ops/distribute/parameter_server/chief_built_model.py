@@ -1,0 +1,157 @@
+"""A model that the chief builds for all processes of a run, which read it from a file.
+
+Building a model may take long, since layers adapt to the data. The file has the layers and their
+states but no tables, which are created, one shard on each server, when the run starts.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import posixpath
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import tensorflow as tf
+
+from twml_ops import placement
+from twml_ops._keras import clone_model
+from twml_ops.distribute.parameter_server.cluster import Cluster, ClusterError
+from twml_ops.distribute.parameter_server.failures import run_with_timeout
+from twml_ops.distribute.parameter_server.placement import ParameterServerPlacement
+from twml_ops.distribute.parameter_server.tables import copy_weights
+
+_HEARTBEATS = 10  # written by the chief during the `timeout` of the other processes
+
+
+class ChiefBuiltModel:
+    """A `model_builder` for `HybridTrainer` whose model is built once for the whole cluster.
+
+    Each call returns a copy, a Keras clone, of that model. Create this object before any tensor,
+    like the trainer: it connects the process to the servers.
+
+    Args:
+        build: () -> an uncompiled functional or Sequential model, whose layers are registered with
+            Keras. Only the chief calls it, and only if there is no file at `path`. A restarted
+            chief reads the file, too.
+        path: A `.keras` file that all processes can reach.
+        cluster: The cluster; None: as `TF_CONFIG` describes it.
+        timeout: Limit in seconds for connecting to the servers, and for the time between two
+            heartbeats of the chief while it builds the model.
+
+    Attributes:
+        name: The name of the model.
+
+    Raises:
+        ClusterError: There is no file, and the chief has not written a heartbeat for `timeout`
+            seconds; or a server cannot be reached.
+    """
+
+    def __init__(
+        self,
+        build: Callable[[], tf.keras.Model],
+        path: str | os.PathLike[str],
+        cluster: Cluster | None = None,
+        timeout: float = 120.0,
+    ) -> None:
+        cluster = Cluster.from_environment() if cluster is None else cluster
+        path = str(path)
+        if cluster.job == "worker":
+            run_with_timeout(timeout + 5, "connecting", cluster.connect, timeout)
+        without_servers = ParameterServerPlacement("", [], tf.float32, False)
+        with placement.placement_scope(without_servers):
+            if cluster.is_chief and not tf.io.gfile.exists(path):
+                tf.io.gfile.makedirs(posixpath.dirname(path) or ".")
+                with _heartbeat(f"{path}.beat", timeout / _HEARTBEATS):
+                    self._model = build()
+                    _write(self._model, path)
+                tf.io.gfile.remove(f"{path}.beat")
+            else:
+                _wait_for_file(path, f"{path}.beat", timeout)
+                self._model = _read(path)
+        self.name = self._model.name
+        self._table_weights = sum(t.shape.num_elements() for t in without_servers.tables)
+
+    def __call__(self) -> tf.keras.Model:
+        """Returns a copy of the model.
+
+        Returns:
+            An uncompiled Keras model.
+        """
+        clone = clone_model(self._model)
+        copy_weights(self._model, clone)
+        return clone
+
+    @property
+    def inputs(self) -> list[Any]:
+        """The symbolic inputs of the model, as of Keras' `Model.inputs`."""
+        inputs: list[Any] = self._model.inputs
+        return inputs
+
+    def count_params(self) -> int:
+        """Counts the weights of the model.
+
+        Returns:
+            The number of weights, including the weights of tables.
+        """
+        return int(self._model.count_params()) + self._table_weights
+
+
+def _write(model: tf.keras.Model, path: str) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        local = os.path.join(folder, "model.keras")
+        model.save(local)
+        tf.io.gfile.copy(local, f"{path}.part", overwrite=True)
+    tf.io.gfile.rename(f"{path}.part", path, overwrite=True)
+
+
+def _read(path: str) -> tf.keras.Model:
+    with tempfile.TemporaryDirectory() as folder:
+        local = os.path.join(folder, "model.keras")
+        tf.io.gfile.copy(path, local)
+        return tf.keras.models.load_model(local, compile=False)
+
+
+@contextlib.contextmanager
+def _heartbeat(path: str, seconds: float) -> Iterator[None]:
+    """In the `with` block, writes a new value to the file `path` every `seconds`."""
+    end = threading.Event()
+
+    def write() -> None:
+        while True:
+            with tf.io.gfile.GFile(path, "w") as f:
+                f.write(str(time.time_ns()))
+            if end.wait(seconds):
+                return
+
+    thread = threading.Thread(target=write, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        end.set()
+        thread.join()
+
+
+def _wait_for_file(path: str, heartbeat: str, timeout: float) -> None:
+    last_value, since = "", time.monotonic()
+    while not tf.io.gfile.exists(path):
+        value = _content(heartbeat)
+        if value != last_value:
+            last_value, since = value, time.monotonic()
+        if time.monotonic() - since > timeout:
+            raise ClusterError(
+                f"{path} does not exist, and no chief has written a heartbeat for {timeout:g} s"
+            )
+        time.sleep(min(0.2, timeout / _HEARTBEATS))
+
+
+def _content(path: str) -> str:
+    try:
+        with tf.io.gfile.GFile(path) as f:
+            return str(f.read())
+    except tf.errors.OpError:
+        return ""

@@ -1,0 +1,194 @@
+"""How many bytes a step sends, and how tensors are encoded for their way.
+
+`exchange` says which messages a step has. On the link between a worker and one server of P, a batch
+of B examples and K entries makes, for a table [N, D]:
+
+- the entries, K / P of them if the table is sharded by row, else K: a message of
+  `ops.pack_entries`. An id and the number of entries of an example take as few bits as the largest
+  of them needs; ids that repeat often are sent once. A binary batch has no values; others have 4
+  bytes for each. See cc/core/packed_entries.h;
+- the product, B D numbers by row and B D / P by column, in `wire_dtype`: 4 bytes, or 2;
+- the gradient of the product, as many bytes;
+- the gradient of the values, 4 bytes for each of these entries, if a layer in front of the table
+  trains.
+
+Several workers also receive the dense weights from the servers that share them, and send the
+gradients back, 4 bytes for each weight; synchronous ones through a queue on the first server.
+`twml_ops.planning.traffic` predicts these bytes, and `twml-ops plan` prints them.
+
+`cast_for_wire` is where a product and its gradient are rounded to bfloat16 or float16, to the
+nearest. The rows of bfloat16 tables are rounded where the server updates them, in
+cc/core/simd/update_steps.h.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+
+from twml_ops import ops
+
+
+class ShardEntries(NamedTuple):
+    """The entries of a batch that one server multiplies, as tensors on that server.
+
+    Attributes:
+        ids: int32 or int64 [K], which count the rows of the shard.
+        values: float32 [K], or [0] for a binary batch.
+        row_splits: int64 [B + 1].
+    """
+
+    ids: tf.Tensor
+    values: tf.Tensor
+    row_splits: tf.Tensor
+
+
+def decode_entries(message: tf.Tensor, num_rows: int) -> ShardEntries:
+    """Decodes the entries in a message.
+
+    Args:
+        message: A message of `ops.pack_entries`, on the server.
+        num_rows: Number of rows of the server's shard, which decides on the type of ids.
+
+    Returns:
+        The entries.
+    """
+    return ShardEntries(*ops.unpack_entries(message, tf.int32 if num_rows < 2**31 else tf.int64))
+
+
+def concat_entries(batches: Sequence[ShardEntries]) -> ShardEntries:
+    """Concatenates batches.
+
+    Args:
+        batches: The entries of at least one batch.
+
+    Returns:
+        The entries of one batch that has the examples of all.
+    """
+    if len(batches) == 1:
+        return batches[0]
+    ids, values, splits = zip(*batches, strict=True)
+    return ShardEntries(tf.concat(ids, 0), tf.concat(values, 0), concat_row_splits(splits))
+
+
+def concat_row_splits(splits: Sequence[tf.Tensor]) -> tf.Tensor:
+    """Concatenates the row splits of batches.
+
+    Args:
+        splits: int64 [B + 1] of each batch, at least one.
+
+    Returns:
+        The row splits of one batch that has the examples of all.
+    """
+    row_splits, before = [splits[0]], splits[0][-1]
+    for s in splits[1:]:
+        row_splits.append(s[1:] + before)
+        before += s[-1]
+    return tf.concat(row_splits, 0)
+
+
+def num_rows(row_splits: tf.Tensor) -> tf.Tensor:
+    """Returns the number of examples, an int32 scalar."""
+    return tf.shape(row_splits)[0] - 1
+
+
+def cast_for_wire(tensor: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
+    """Casts a float32 tensor to the type in which it is sent, rounded to the nearest number.
+
+    Args:
+        tensor: A float32 tensor.
+        dtype: float32, bfloat16 or float16.
+
+    Returns:
+        The tensor in `dtype`.
+    """
+    return tensor if dtype == tf.float32 else tf.cast(tensor, dtype)
+
+
+def decode_rows(sent: tf.Tensor, columns: int) -> tf.Tensor:
+    """Restores a tensor with a row for each example, which was sent in one dimension.
+
+    Args:
+        sent: A tensor of `cast_for_wire`, in one dimension.
+        columns: The number of columns.
+
+    Returns:
+        float32 [B, columns].
+    """
+    return tf.cast(tf.reshape(sent, [-1, columns]), tf.float32)
+
+
+def pack_gradients(gradients: Sequence[Any]) -> list[Any]:
+    """Concatenates dense gradients, so that they are sent as few tensors.
+
+    Args:
+        gradients: Tensors with known shapes, or `tf.IndexedSlices`.
+
+    Returns:
+        One tensor of one dimension for each type, then the `tf.IndexedSlices` unchanged.
+    """
+    by_type = _by_type(gradients)
+    flat = [tf.concat([tf.reshape(g, [-1]) for g in group], axis=0) for group in by_type.values()]
+    return [*flat, *(g for g in gradients if isinstance(g, tf.IndexedSlices))]
+
+
+def unpack_gradients(packed: Sequence[Any], like: Sequence[Any]) -> list[Any]:
+    """Splits the tensors of `pack_gradients` into the gradients.
+
+    Args:
+        packed: The result of `pack_gradients`, or a sum of several results.
+        like: The argument of `pack_gradients`, or gradients of the same types and shapes.
+
+    Returns:
+        The gradients.
+    """
+    by_type = _by_type(like)
+    split = {}
+    for (dtype, group), flat in zip(by_type.items(), packed, strict=False):
+        sizes = [g.shape.num_elements() for g in group]
+        split[dtype] = iter(tf.split(flat, sizes))
+    slices = iter(packed[len(by_type) :])
+    return [
+        next(slices)
+        if isinstance(g, tf.IndexedSlices)
+        else tf.reshape(next(split[g.dtype]), g.shape)
+        for g in like
+    ]
+
+
+def tensors_of_gradient(gradient: Any) -> list[tf.Tensor]:
+    """Returns the tensors of a gradient: itself, or the values and indices of slices."""
+    if isinstance(gradient, tf.IndexedSlices):
+        return [gradient.values, gradient.indices]
+    return [gradient]
+
+
+def gradient_of_tensors(tensors: Iterator[tf.Tensor], like: Any) -> Any:
+    """Returns a gradient that consists of the next tensors.
+
+    Args:
+        tensors: The results of `tensors_of_gradient`, of one gradient or several, in one dimension
+            each.
+        like: A gradient of the same type and shape.
+    """
+    if not isinstance(like, tf.IndexedSlices):
+        return tf.reshape(next(tensors), like.shape)
+    values = tf.reshape(next(tensors), [-1, *like.values.shape[1:]])
+    return tf.IndexedSlices(values, next(tensors), _constant(like.dense_shape))
+
+
+def _constant(shape: tf.Tensor | None) -> tf.Tensor | None:
+    """Returns a known shape as a constant, which every device can have without a message."""
+    known = None if shape is None else tf.get_static_value(shape)
+    return shape if known is None else tf.constant(known)
+
+
+def _by_type(gradients: Sequence[Any]) -> dict[tf.DType, list[tf.Tensor]]:
+    """Returns the gradients that are tensors, by their type."""
+    found: dict[tf.DType, list[tf.Tensor]] = {}
+    for gradient in gradients:
+        if not isinstance(gradient, tf.IndexedSlices):
+            found.setdefault(gradient.dtype, []).append(gradient)
+    return found

@@ -1,0 +1,308 @@
+"""The placement of tables on parameter servers, which multiply the entries that they are sent.
+
+`ParameterServerPlacement` is what layers ask for the product of a batch with a table.
+`shards_by_row` chooses the axis by which a table is divided over the servers.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import warnings
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from twml_ops import placement
+from twml_ops.distribute.parameter_server import encoding
+from twml_ops.distribute.parameter_server.exchange import Exchange, SharedValues
+from twml_ops.distribute.parameter_server.products import (
+    DeferredTensor,
+    TableProduct,
+    join_products,
+)
+from twml_ops.distribute.parameter_server.tables import RemoteTable
+from twml_ops.distribute.parameter_server.transport import Link, without_sessions
+from twml_ops.placement.entries import CsrEntries
+from twml_ops.planning import ClusterResources, Job, Table
+from twml_ops.planning.sharding_axis import prefers_rows
+
+
+@dataclasses.dataclass
+class BatchSize:
+    """The size of the batch that a table was multiplied with while the model was built.
+
+    Attributes:
+        table: The table.
+        num_entries: K, an integer scalar tensor.
+        num_distinct: The number of distinct ids, an integer scalar tensor.
+        num_rows: B, an integer scalar tensor.
+        has_values: Whether the entries have values.
+    """
+
+    table: RemoteTable
+    num_entries: Any
+    num_distinct: Any
+    num_rows: Any
+    has_values: bool
+
+
+class ParameterServerPlacement(placement.Placement):
+    """Tables are sharded over servers, which multiply. Only entries and products are sent.
+
+    Args:
+        prefix: Prefix of the names of all variables, one for each model in training.
+        links: The way to each server.
+        wire_dtype: The type in which products and their gradients are sent.
+        deduplicate: Whether an id that occurs several times is sent once if that is smaller.
+
+    Attributes:
+        tables: The tables, in the order in which layers have created them.
+        batch_sizes: The products that were asked for before the tables were on servers.
+        exchanges: The messages of the last `recording`, in the order in which they are sent.
+        in_process: Whether the tables are in this process, so that nothing is sent.
+    """
+
+    is_sharded = True
+
+    def __init__(
+        self, prefix: str, links: Sequence[Link], wire_dtype: tf.DType, deduplicate: bool
+    ) -> None:
+        self.prefix = prefix
+        self.links = list(links)
+        self.wire_dtype = tf.as_dtype(wire_dtype)
+        self.deduplicate = deduplicate
+        self.tables: list[RemoteTable] = []
+        self.batch_sizes: list[BatchSize] = []
+        self.exchanges: list[Exchange] = []
+        self.in_process = len(links) == 1 and links[0].server.startswith("/job:localhost")
+        self._tape: Any = None
+        self._graph: Any = None  # in which products are recorded
+        self._recorded: list[TableProduct] | None = None
+        self._prefetched: Iterator[TableProduct] | None = None
+        self._values: SharedValues | None = None
+        self._group: Exchange | None = None
+
+    def create(
+        self,
+        add: placement.AddWeight,
+        shape: Sequence[int],
+        initializer: Any,
+        name: str,
+        dtype: Any,
+    ) -> Any:
+        """See `Placement.create`. The shards are created later, by `RemoteTable.create`."""
+        del add
+        with warnings.catch_warnings():  # Keras 2 warns of an initializer that is called twice
+            warnings.simplefilter("ignore")
+            initializer((1, 1))  # draws its seed in the order in which layers are built
+        table = RemoteTable(f"{len(self.tables)}/{name}", shape, initializer, dtype)
+        self.tables.append(table)
+        placement.set_placement(table, self)
+        return table
+
+    def read(self, variable: Any) -> tf.Tensor:
+        """See `Placement.read`."""
+        return variable.fetch()
+
+    def assign(self, variable: Any, table: Any) -> None:
+        """See `Placement.assign`."""
+        variable.assign(tf.convert_to_tensor(table))
+
+    @contextlib.contextmanager
+    def recording(
+        self,
+        tape: Any = None,
+        prefetched: Sequence[TableProduct] | None = None,
+        values: SharedValues | None = None,
+        group: Exchange | None = None,
+    ) -> Iterator[list[TableProduct]]:
+        """Records the products that are computed in the `with` block. Used in a graph.
+
+        The products are requested from the servers together, at the end of the block, except those
+        that the entries of others depend on.
+
+        Args:
+            tape: The gradient tape of the step, which watches the products; None: there is none.
+            prefetched: Products to use instead of new ones, in the order in which the model asks
+                for them; None: all products are computed.
+            values: Values that the servers send with the products; None: there are none.
+            group: An exchange of `exchange_of` to which the products are added, and which the
+                caller determines later; None: they are requested at the end of the block.
+
+        Yields:
+            The list to which the products are added.
+        """
+        self._tape, self._recorded = tape, []
+        self._prefetched = None if prefetched is None else iter(prefetched)
+        self._graph = tf.compat.v1.get_default_graph()
+        self._values, self._group = values, group
+        self.exchanges = [group or self._new_exchange(prefetched or (), values)]
+        try:
+            yield self._recorded
+            if prefetched is None and group is None and self.exchanges[-1].products:
+                self.exchanges[-1].determine_products()
+            if values is not None and group is None:
+                values.request()
+        finally:
+            self._tape = self._recorded = self._prefetched = self._graph = None
+            self._values = self._group = None
+
+    def join_batches(self, batches: int) -> list[TableProduct]:
+        """Joins the products of several batches that have been recorded one after another.
+
+        Args:
+            batches: The number of batches.
+
+        Returns:
+            The products of the joined batch, which the servers are asked for instead.
+        """
+        exchange = self.exchanges[-1]
+        exchange.products = join_products(exchange.products, batches)
+        return exchange.products
+
+    def exchange_of(
+        self,
+        products: Sequence[TableProduct] = (),
+        values: SharedValues | None = None,
+        links: Sequence[Link] | None = None,
+    ) -> Exchange:
+        """Returns an exchange with products.
+
+        Args:
+            products: The products.
+            values: Values that the servers send with the products; None: there are none.
+            links: The way to each server; None: `links`, as in the graph of a step.
+        """
+        links = self.links if links is None else links
+        exchange = Exchange(links, self.wire_dtype, self.deduplicate, self.in_process, values)
+        exchange.products += products
+        return exchange
+
+    def sparse_linear(self, entries: CsrEntries, table: RemoteTable) -> tf.Tensor:
+        """See `Placement.sparse_linear`. All servers multiply at the same time."""
+        ids, values, splits = entries
+        if not table.shards:  # the model is being built, or its shapes are inferred
+            num_rows = encoding.num_rows(splits)
+            distinct = tf.size(tf.unique(ids).y)
+            self.batch_sizes.append(
+                BatchSize(table, tf.size(ids), distinct, num_rows, values is not None)
+            )
+            return tf.zeros(tf.stack([num_rows, table.shape[1]]))
+        if self._prefetched is not None:
+            product = next(self._prefetched)
+        else:
+            product = self._multiply(entries, table)
+        if self._recorded is not None:
+            product.output = tf.identity(product.output)
+            if self._tape is not None:
+                self._tape.watch(product.output)
+            self._recorded.append(product)
+        return product.output
+
+    def _multiply(self, entries: CsrEntries, table: RemoteTable) -> TableProduct:
+        values = entries[1]
+        product = TableProduct(table, values is None, entries)
+        if values is None:
+            product.output = tf.stop_gradient(self._request(product))
+            return product
+
+        @tf.custom_gradient
+        def multiply_values(values: tf.Tensor) -> Any:
+            del values  # they are in the message
+
+            def gradient(upstream: tf.Tensor) -> tf.Tensor:
+                if self._is_deferred(product):  # until the gradients of all products are known
+                    product.values_gradient = DeferredTensor([None])
+                    return product.values_gradient.tensor
+                product.gradient = upstream
+                exchange = self._new_exchange([product])
+                exchange.send_gradients()
+                return exchange.values_gradients([product])[0]
+
+            return self._request(product), gradient
+
+        product.output = multiply_values(values)
+        return product
+
+    def _request(self, product: TableProduct) -> tf.Tensor:
+        """Returns the product, which is computed together with others in the graph of a step."""
+        assert product.entries is not None
+        if self._graph is not tf.compat.v1.get_default_graph():
+            return self._new_exchange([product]).multiply()[0]
+        tensors = [t for t in product.entries if t is not None]
+        if self._values is not None and self._values.is_needed_for(tensors):
+            self._values.request()
+        if self.exchanges[-1].is_needed_for(tensors):
+            if self._group is not None:
+                raise ValueError(
+                    "exchange_every > 1 needs a model in which no table is behind another one, got "
+                    f"entries of {product.table.path} that depend on products with other tables"
+                )
+            self.exchanges[-1].determine_products()
+            self.exchanges.append(self._new_exchange())
+        return self.exchanges[-1].add(product)
+
+    def _is_deferred(self, product: TableProduct) -> bool:
+        return any(product in exchange.products for exchange in self.exchanges)
+
+    def _new_exchange(
+        self, products: Sequence[TableProduct] = (), values: SharedValues | None = None
+    ) -> Exchange:
+        # Messages of a session need the step of the worker, which other functions do not have.
+        in_step = self._graph is not None and self._graph is tf.compat.v1.get_default_graph()
+        links = self.links if in_step else without_sessions(self.links)
+        return self.exchange_of(products, values, links)
+
+
+def shards_by_row(
+    table: RemoteTable, cluster: ClusterResources, axis: str, placement: ParameterServerPlacement
+) -> bool:
+    """Tells whether to shard a table by row or else by column.
+
+    Args:
+        table: The table.
+        cluster: The hosts.
+        axis: "row", "column", or "auto": by which a step with batches like the first one is
+            predicted to be shorter; see `twml_ops.planning.sharding_axis`.
+        placement: The placement of the table, which knows the size of the first batch.
+
+    Returns:
+        True for rows.
+
+    Raises:
+        ValueError: `axis` is "column", and the number of columns is not divisible by the number of
+            servers.
+    """
+    columns, servers = table.shape[1], cluster.servers
+    if axis == "column" and columns % servers:
+        raise ValueError(
+            f'partition_axis="column" needs units that are divisible by the {servers} servers, got '
+            f"{columns} units of {table.name}"
+        )
+    if axis != "auto":
+        return axis == "row"
+    if servers == 1 or columns % servers:
+        return True
+    job = _job(table, placement)
+    return job is None or prefers_rows(job, cluster)
+
+
+def _job(table: RemoteTable, placement: ParameterServerPlacement) -> Job | None:
+    """Returns the job of multiplying the table with the first batch; None if it has no entries."""
+    sizes = [s for s in placement.batch_sizes if s.table is table]
+    rows, entries, distinct = (
+        sum(int(getattr(s, name)) for s in sizes)
+        for name in ("num_rows", "num_entries", "num_distinct")
+    )
+    if not entries:
+        return None
+    input_dim, units = table.shape
+    return Job(
+        (Table(input_dim, units, entries / rows, min(distinct, input_dim)),),
+        rows,
+        values=any(s.has_values for s in sizes),
+        deduplicate=placement.deduplicate,
+        activation_bytes=placement.wire_dtype.size,
+    )

@@ -1,0 +1,323 @@
+"""How checkpoints of a run are read: by the run that goes on, or as ordinary models.
+
+`restore_newest` restores the shared state on the servers, each of which reads its own shards. A
+checkpoint of changed rows is replayed on the checkpoints before it, shard by shard.
+`iter_checkpoints` reads the checkpoints of a running cluster, one after the other. `checkpoint`
+writes them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from twml_ops import placement
+from twml_ops.checkpoint import (
+    CheckpointDamaged,
+    CheckpointError,
+    CheckpointManager,
+    CheckpointReader,
+    check_facts,
+)
+from twml_ops.checkpoint.manifest import MANIFEST, SHARDS
+from twml_ops.distribute.parameter_server.checkpoint import (
+    DENSE,
+    dense_variables,
+    describe,
+    manager_of,
+    name_of_ids,
+    server_file,
+)
+from twml_ops.distribute.parameter_server.placement import ParameterServerPlacement
+from twml_ops.distribute.parameter_server.state import RunState, component_optimizers
+from twml_ops.distribute.parameter_server.tables import (
+    RemoteTable,
+    RemoteVariable,
+    concat_shards,
+    copy_weights,
+)
+from twml_ops.ops._tape import tf_variable
+
+_POLL_SECONDS = 0.2
+
+
+def restore_newest(
+    state: RunState, folder: str, facts: Mapping[str, Any] | None, may_differ: Sequence[str] = ()
+) -> CheckpointReader | None:
+    """Restores the shared state of a run from the newest checkpoint that is not damaged.
+
+    Args:
+        state: The shared state of the run.
+        folder: The folder of the checkpoints.
+        facts: Facts about the run, with which the checkpoint must agree; None: any.
+        may_differ: Names of facts in which they may differ.
+
+    Returns:
+        The checkpoint; None if there is none.
+
+    Raises:
+        CheckpointError: All checkpoints are damaged, or the newest is of a run with other facts, or
+            another process writes to the folder.
+        ValueError: It is of another model or optimizer.
+    """
+    manager = manager_of(folder)
+    manager.lock()
+
+    def read(checkpoint: CheckpointReader) -> None:
+        if facts is not None:
+            check_facts(checkpoint, facts, may_differ=may_differ)
+        restore(state, checkpoint)
+
+    return manager.newest_intact(read)
+
+
+def restore(state: RunState, checkpoint: CheckpointReader) -> None:
+    """Restores the shared state of a run from a checkpoint.
+
+    Args:
+        state: The shared state of the run.
+        checkpoint: The checkpoint.
+
+    Raises:
+        CheckpointDamaged: A file is missing or damaged. Some of the state may be restored.
+        ValueError: The checkpoint is of another model or optimizer.
+    """
+    chain = _Chain(checkpoint)
+    path, shards = checkpoint.folder, chain.shards
+    saved = [_identity(t) for t in shards["tables"]]
+    expected = [_identity(describe(t)) for t in state.tables]
+    if saved != expected:
+        raise ValueError(f"{path} is of another model: expected the tables {expected}, got {saved}")
+    dense = dense_variables(state)
+    shapes = {n: list(v.shape) for n, v in dense.items()}
+    if shapes != shards["dense"]:
+        raise ValueError(
+            f"{path} is of another model: expected the weights {shapes}, got {shards['dense']}"
+        )
+    sizes: list[tf.Tensor] = []
+    with chain.reading():
+        for i, (table, description) in enumerate(zip(state.tables, shards["tables"], strict=True)):
+            for p, shard in enumerate(table.shards):
+                names = [f"{i}", *(f"{i}/{s}" for s in description["slots"])]
+                for name, variable in zip(names, [shard, *table.slots[p]], strict=True):
+                    value = _restore(variable, name, table, p, description["by_row"], chain)
+                    with tf.device(variable.device):
+                        sizes.append(tf.raw_ops.Size(input=value))
+        if dense:
+            values = chain.values(DENSE, list(dense), [v.dtype for v in dense.values()])
+            for variable, value in zip(dense.values(), values, strict=True):
+                variable.assign(value)
+        for size in sizes:  # raises the error of a server, which would be lost otherwise
+            size.numpy()
+        for shard in (shard for table in state.tables for shard in table.shards):
+            shard.wait()
+    step = checkpoint.manifest.step
+    state.step.assign(tf.constant(step, tf.int64))
+    for each in component_optimizers(state.optimizer):
+        each.iterations.assign(tf.cast(step, each.iterations.dtype))
+
+
+def read_model(
+    checkpoint: CheckpointReader, tables: Sequence[RemoteTable], model: tf.keras.Model
+) -> dict[str, tf.Tensor]:
+    """Reads tables and dense weights of a checkpoint into this process.
+
+    Args:
+        checkpoint: The checkpoint.
+        tables: Tables without values, in the order in which a model of the same layers creates
+            them.
+        model: A model of the same layers, without tables, which gets the dense weights.
+
+    Returns:
+        The whole tables by name.
+
+    Raises:
+        CheckpointDamaged: A file is missing or damaged.
+        ValueError: The checkpoint is of another model.
+    """
+    chain = _Chain(checkpoint)
+    descriptions = chain.shards["tables"]
+    weights = [v for v in model.weights if tf.as_dtype(v.dtype).is_floating]
+    saved = (
+        [(d["shape"], d["dtype"]) for d in descriptions],
+        _without_slots(chain.shards["dense"]),
+    )
+    expected = (
+        [(list(t.shape), t.dtype.name) for t in tables],
+        {f"{i}": list(v.shape) for i, v in enumerate(weights)},
+    )
+    if saved != expected:
+        raise ValueError(
+            f"{checkpoint.folder} is of another model: expected {expected}, got {saved}"
+        )
+    whole, values = {}, []
+    with chain.reading():
+        for i, (table, description) in enumerate(zip(tables, descriptions, strict=True)):
+            shards = [chain.read_shard(s, f"{i}", table.dtype) for s in range(chain.servers)]
+            whole[table.name] = _merge_shards(shards, description["by_row"], table.shape)
+        if weights:
+            names = [f"{i}" for i in range(len(weights))]
+            values = chain.values(DENSE, names, [tf.as_dtype(v.dtype) for v in weights])
+    for v, value in zip(weights, values, strict=True):
+        tf_variable(v).assign(value)
+    return whole
+
+
+def _without_slots(dense: dict[str, list[int]]) -> dict[str, list[int]]:
+    return {name: shape for name, shape in dense.items() if "/" not in name}
+
+
+class _Chain:
+    """A checkpoint of a cluster with the checkpoints that it is based on."""
+
+    def __init__(self, checkpoint: CheckpointReader) -> None:
+        self._newest, self._chain = checkpoint, checkpoint.chain()
+        for each in self._chain:
+            if SHARDS not in each.manifest.values:
+                raise CheckpointError(f"{each.folder}: is no checkpoint of a cluster")
+            each.verify_files()
+        self.shards = checkpoint.manifest.values[SHARDS]
+        self.servers = int(self.shards["servers"])
+
+    @contextlib.contextmanager
+    def reading(self) -> Iterator[None]:
+        """Turns an error of TensorFlow into `CheckpointDamaged`, if a file is damaged."""
+        try:
+            yield
+        except tf.errors.OpError:  # of a damaged file, of one that was removed, or a lost server
+            tf.experimental.async_clear_error()
+            self._newest.verify()
+            raise
+
+    def read_shard(self, server: int, name: str, dtype: tf.DType) -> tf.Tensor:
+        """Reads a tensor of one of the servers that wrote the checkpoint, with its changes."""
+        file = server_file(server, self.servers)
+        value: Any = None
+        for each in self._chain:
+            if name not in each.manifest.values[SHARDS]["by_rows"]:
+                (value,) = _values(each, file, [name], [dtype])
+                continue
+            ids, rows = _values(each, file, [name_of_ids(name), name], [tf.int64, dtype])
+            # The raw op, because the wrapper of TensorFlow asks for shapes of remote tensors.
+            indices = tf.raw_ops.ExpandDims(input=ids, axis=tf.constant(1))
+            value = tf.raw_ops.TensorScatterUpdate(tensor=value, indices=indices, updates=rows)
+        return value
+
+    def values(
+        self, file: str, names: Sequence[str], dtypes: Sequence[tf.DType]
+    ) -> list[tf.Tensor]:
+        """Reads tensors of the newest checkpoint."""
+        return _values(self._newest, file, names, dtypes)
+
+
+def _restore(
+    variable: RemoteVariable, name: str, table: RemoteTable, p: int, by_row: bool, chain: _Chain
+) -> tf.Tensor:
+    """Restores a shard or a slot of it, and returns the value, which is on the server."""
+    with tf.device(variable.device):
+        if chain.servers == len(table.shards) and by_row == table.by_row:
+            value = chain.read_shard(p, name, variable.dtype)
+        else:
+            shards = [chain.read_shard(s, name, variable.dtype) for s in range(chain.servers)]
+            # The shape of a remote tensor would wait for the server while it holds Python's lock.
+            shape = table.shape[: variable.shape.rank]
+            whole = _merge_shards(shards, by_row, shape)
+            has_columns = table.by_row or shape.rank > 1
+            value = tf.identity(table.slice_shard(whole, p)) if has_columns else whole
+        tf.raw_ops.AssignVariableOp(resource=variable.handle, value=value)
+    return value
+
+
+def _values(
+    checkpoint: CheckpointReader, file: str, names: Sequence[str], dtypes: Sequence[tf.DType]
+) -> list[tf.Tensor]:
+    """Reads the tensors `names` from a file of a checkpoint."""
+    values: list[tf.Tensor] = tf.raw_ops.RestoreV2(
+        prefix=str(checkpoint.folder / file),
+        tensor_names=names,
+        shape_and_slices=[""] * len(names),
+        dtypes=dtypes,
+    )
+    return values
+
+
+def _merge_shards(shards: Sequence[tf.Tensor], by_row: bool, shape: tf.TensorShape) -> tf.Tensor:
+    """Returns the whole table, or the whole slot, of which the servers have the shards."""
+    if len(shards) == 1:
+        return shards[0]
+    # A slot with one number a row becomes the mean over the columns of each shard.
+    if not by_row and shape.rank == 1:
+        return tf.add_n(list(shards)) / len(shards)
+    return concat_shards(shards, by_row, shape[0])
+
+
+def _identity(description: dict[str, Any]) -> dict[str, Any]:
+    """Returns what must be equal in a checkpoint and a run.
+
+    The axis may differ, and so may the name, in which Keras numbers layers.
+    """
+    return {k: v for k, v in description.items() if k not in ("by_row", "name")}
+
+
+def iter_checkpoints(
+    model_builder: Callable[[], tf.keras.Model],
+    checkpoint_dir: str | os.PathLike[str],
+    until: int | None = None,
+    accept: Callable[[CheckpointReader], bool] | None = None,
+) -> Iterator[tuple[int, tf.keras.Model]]:
+    """Iterates over the checkpoints of a run, each time the newest, and waits for the next one.
+
+    This is the loop of an evaluator task. The evaluator is not connected to the cluster: it opens
+    no port, and the other processes notice neither its speed nor its end. Tables are whole in this
+    process. While a table is read, the process needs about three times the memory of that table.
+
+    Args:
+        model_builder: The `model_builder` of the run's `HybridTrainer`. Its models must have all
+            their weights before they are called, as functional models do.
+        checkpoint_dir: The `checkpoint_dir` of the run.
+        until: The last step of the run; None: the iteration does not end at a step.
+        accept: Whether a checkpoint is of the run, and not one that another run has left in the
+            folder; None: all are.
+
+    Yields:
+        (step, model), the same model object each time. The iteration ends after a checkpoint of
+        step `until` or later, or when the folder has been removed after it had existed.
+
+    A checkpoint that is damaged is skipped with a warning.
+
+    Raises:
+        ValueError: A checkpoint is of another model.
+    """
+    manager = CheckpointManager(str(checkpoint_dir))
+    without_servers = ParameterServerPlacement("", [], tf.float32, False)
+    with placement.placement_scope(without_servers):
+        without_tables = model_builder()
+    model = model_builder()
+    last_read, folder_existed = "", False
+    while True:
+        found = [c for c in manager.all() if accept is None or accept(c)]
+        if not found or found[-1].folder.name == last_read:
+            exists = manager.folder.is_dir()
+            if folder_existed and not exists:
+                return
+            folder_existed = exists
+            time.sleep(_POLL_SECONDS)
+            continue
+        newest = found[-1]
+        last_read, folder_existed = newest.folder.name, True
+        try:
+            tables = read_model(newest, without_servers.tables, without_tables)
+        except CheckpointDamaged as e:
+            if (newest.folder / MANIFEST).exists():
+                warnings.warn(f"{e}; the next checkpoint is waited for", RuntimeWarning, 2)
+            continue  # or the chief has removed the checkpoint, since there is a newer one
+        copy_weights(without_tables, model, tables)
+        yield newest.manifest.step, model
+        if until is not None and newest.manifest.step >= until:
+            return

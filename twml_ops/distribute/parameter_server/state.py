@@ -1,0 +1,262 @@
+"""The shared state of a run on its servers: tables, slots, the step and shared dense weights.
+
+`RunState` also has the notes by which processes that start or restart recognize what the servers
+have: markers (whether the values of all servers are of one initialization), whether a synchronous
+update has begun and not ended, and which workers have finished. `failures` uses them.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from twml_ops.distribute.parameter_server.cluster import Cluster, ClusterError
+from twml_ops.distribute.parameter_server.tables import RemoteTable, RemoteVariable
+from twml_ops.ops._tape import tf_variable
+
+GENERATIONS = 1 << 20
+"""The most generations of queues between two initializations of the servers. The first generation
+is a time in nanoseconds, rounded down to a multiple of this, about 1 ms."""
+
+_POLL_SECONDS = 0.05
+
+
+def component_optimizers(optimizer: Any) -> list[Any]:
+    """Returns the optimizers of a `CompositeOptimizer`, or the optimizer itself in a list."""
+    return list(getattr(optimizer, "all_optimizers", [optimizer]))
+
+
+def optimizer_of(optimizer: Any, variable: Any) -> Any:
+    """Returns the optimizer that trains `variable`, which a `CompositeOptimizer` chooses."""
+    choose = getattr(optimizer, "optimizer_of", None)
+    return optimizer if choose is None else choose(variable)
+
+
+class SharedVariable:
+    """A dense weight of the model and the copy on a server that all workers share.
+
+    Args:
+        prefix: Prefix of the names of all variables.
+        index: The number of the weight.
+        local: The weight in this process' model.
+        device: The device of the server.
+        optimizer: The optimizer that trains the weight; None: it is not trained.
+
+    Attributes:
+        local: The weight in this process' model.
+        remote: The copy on the server.
+        trained: Whether an optimizer trains the weight.
+        slots: The optimizer's slots on the server; none for a weight that is not trained.
+    """
+
+    def __init__(self, prefix: str, index: int, local: Any, device: str, optimizer: Any) -> None:
+        self.local = local
+        shape, dtype = tuple(local.shape), tf.as_dtype(local.dtype)
+        self.remote = RemoteVariable(f"{prefix}/dense/{index}", shape, dtype, device)
+        self.trained = optimizer is not None
+        self.slots: list[RemoteVariable] = []
+        self._initial_slots: list[float] = []
+        if optimizer is None:
+            return
+        for slot in optimizer.update_rule.slots(shape, dtype):
+            name = f"{prefix}/dense/{index}/{slot.name}"
+            self.slots.append(RemoteVariable(name, slot.shape, slot.dtype, device))
+            self._initial_slots.append(slot.initial_value)
+
+    def push(self) -> None:
+        """Copies this process' value to the server."""
+        self.remote.assign(tf_variable(self.local).read_value())
+
+    def initialize(self) -> None:
+        """Copies this process' value to the server and sets the slots to their initial values."""
+        self.push()
+        for slot, value in zip(self.slots, self._initial_slots, strict=True):
+            slot.fill(value)
+
+
+class RunState:
+    """All shared variables of one run.
+
+    A marker on each server identifies the initialization or restore that its values come from. If
+    all servers have the same marker, their values are complete, and a worker that starts or
+    restarts continues with them.
+
+    Args:
+        prefix: Prefix of the names of all variables.
+        cluster: The cluster.
+        tables: The tables of the model.
+        model: The model, which is built.
+        optimizer: The optimizer of all weights.
+        share_dense: Whether workers share the dense weights on the servers. A single worker keeps
+            them.
+
+    Attributes:
+        step: int64, the steps of all workers.
+        generation: int64, the generation of the queues of synchronous workers.
+        updating: int64, 1 while the leader of synchronous workers updates the shared variables.
+        worker_steps: int64 [workers], the steps of each asynchronous worker.
+        joined: int64 [workers], how often each synchronous worker has joined a generation.
+        tables: The tables.
+        shared_variables: The dense weights on the servers; empty without `share_dense`.
+    """
+
+    def __init__(
+        self,
+        prefix: str,
+        cluster: Cluster,
+        tables: Sequence[RemoteTable],
+        model: tf.keras.Model,
+        optimizer: Any,
+        share_dense: bool,
+    ) -> None:
+        self.prefix = prefix
+        self.devices = cluster.devices
+        self.tables = list(tables)
+        self.optimizer = optimizer
+        self.step = RemoteVariable(f"{prefix}/step", [], tf.int64, self.devices[0])
+        self.generation = RemoteVariable(f"{prefix}/generation", [], tf.int64, self.devices[0])
+        self.updating = RemoteVariable(f"{prefix}/updating", [], tf.int64, self.devices[0])
+        workers = len(cluster.workers)
+        name = f"{prefix}/steps_of"
+        self.worker_steps = RemoteVariable(name, [workers], tf.int64, self.devices[0])
+        self.joined = RemoteVariable(f"{prefix}/joined", [workers], tf.int64, self.devices[0])
+        self._finished = [
+            RemoteVariable(f"{prefix}/finished/{i}", [], tf.int64, self.devices[0])
+            for i in range(workers)
+        ]
+        self._layout = RemoteVariable(
+            f"{prefix}/layout", [max(1, len(self.tables))], tf.int32, self.devices[0]
+        )
+        self._markers = [RemoteVariable(f"{prefix}/marker", [], tf.int64, d) for d in self.devices]
+        self.trained = list(model.trainable_variables)
+        self.shared_variables: list[SharedVariable] = []
+        self.dense_weights = [v for v in model.weights if tf.as_dtype(v.dtype).is_floating]
+        if share_dense:
+            trained = {id(v) for v in self.trained}
+            for i, v in enumerate(self.dense_weights):
+                device = self.devices[i % len(self.devices)]
+                trainer = optimizer_of(optimizer, v) if id(v) in trained else None
+                self.shared_variables.append(SharedVariable(prefix, i, v, device, trainer))
+
+    def marker(self) -> int:
+        """Returns the marker of all servers; 0 if one has none or they differ."""
+        markers = {int(m.value().numpy()) if m.exists() else 0 for m in self._markers}
+        return markers.pop() if len(markers) == 1 else 0
+
+    def wait_for_marker(self, timeout: float) -> None:
+        """Waits until the chief has initialized the servers.
+
+        Args:
+            timeout: Limit in seconds.
+
+        Raises:
+            ClusterError: The chief has not done so within `timeout` seconds.
+        """
+        deadline = time.monotonic() + timeout
+        while not self.marker():
+            if time.monotonic() > deadline:
+                raise ClusterError(f"the chief has not initialized the servers in {timeout:g} s")
+            time.sleep(_POLL_SECONDS)
+
+    def is_torn(self) -> bool:
+        """Tells whether a synchronous leader has ended in the middle of an update."""
+        return self.updating.exists() and bool(self.updating.value().numpy())
+
+    def finish(self, worker: int) -> bool:
+        """Notes that a worker needs the servers no more.
+
+        Args:
+            worker: The number of the worker.
+
+        Returns:
+            Whether no worker needs the servers.
+        """
+        self._finished[worker].assign(tf.constant(1, tf.int64))
+        return all(bool(each.value().numpy()) for each in self._finished)
+
+    def has_finished(self, worker: int) -> bool:
+        """Tells whether a worker has noted that it needs the servers no more.
+
+        Args:
+            worker: The number of the worker.
+        """
+        flag = self._finished[worker]
+        return flag.exists() and bool(flag.value().numpy())
+
+    def set_updating(self, updating: bool) -> tf.Operation:
+        """Notes that an update begins or has ended. Used in a graph.
+
+        Args:
+            updating: Whether it begins.
+
+        Returns:
+            The op that writes the note.
+        """
+        with tf.device(self.updating.device):
+            value = tf.constant(int(updating), tf.int64)
+            return tf.raw_ops.AssignVariableOp(resource=self.updating.handle, value=value)
+
+    def invalidate(self) -> None:
+        """Clears the markers, before the servers are initialized, so that no worker uses them."""
+        for marker in self._markers:
+            marker.assign(tf.constant(0, tf.int64))
+
+    def validate(self) -> None:
+        """Sets the markers, after all servers are initialized."""
+        marker = tf.constant(time.time_ns(), tf.int64)
+        for m in self._markers:
+            m.assign(marker)
+
+    def create(self, by_row: Sequence[bool]) -> None:
+        """Creates the handles of the shards and slots of all tables.
+
+        Args:
+            by_row: For each table, whether it is sharded by row or else by column.
+        """
+        for t, rows in zip(self.tables, by_row, strict=True):
+            t.create(self.prefix, self.devices, rows)
+            t.create_slots(self.prefix, optimizer_of(self.optimizer, t))
+
+    def write_layout(self) -> None:
+        """Tells the other workers by which axis each table is sharded."""
+        flags = [int(t.by_row) for t in self.tables] or [0]
+        self._layout.assign(tf.constant(flags, tf.int32))
+
+    def read_layout(self) -> list[bool]:
+        """Reads by which axis the chief has sharded each table."""
+        flags = self._layout.value().numpy()
+        return [bool(f) for f in flags[: len(self.tables)]]
+
+    def initialize(self) -> None:
+        """Assigns initial values, which a single process would draw in the same order."""
+        for t in self.tables:
+            rule = optimizer_of(self.optimizer, t).update_rule
+            t.initialize()
+            for slots in t.slots:
+                for slot, name in zip(slots, rule.slot_names, strict=True):
+                    slot.fill(rule.initial_value(name))
+        for shared in self.shared_variables:
+            shared.initialize()
+        self.step.assign(tf.constant(0, tf.int64))
+
+    def reset_counters(self, new_generations: bool = True) -> None:
+        """Resets the counters that are not part of checkpoints.
+
+        Generations are never reused: a server that was not restarted still has the queues of old
+        generations and what was left in them.
+
+        Args:
+            new_generations: Whether to begin a new series of generations. If not, the next
+                generation closes the queues in which other workers wait.
+        """
+        if new_generations:
+            first = time.time_ns() // GENERATIONS * GENERATIONS
+            self.generation.assign(tf.constant(first, tf.int64))
+        self.worker_steps.fill(0)
+        self.joined.fill(0)
+        for each in self._finished:
+            each.fill(0)
+        self.updating.assign(tf.constant(0, tf.int64))

@@ -1,0 +1,320 @@
+"""Tables and variables on servers, and how whole tables are copied from and to them.
+
+A `RemoteVariable` is one variable on one server, which all processes share by its name. A
+`RemoteTable` is a table of which each server has a shard, one `RemoteVariable`. A layer has it in
+place of its kernel. `copy_weights` copies a model with tables on servers to an ordinary one, and
+the reverse.
+"""
+
+from __future__ import annotations
+
+import operator
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from twml_ops import _keras
+from twml_ops.ops._tape import tf_variable
+
+_MESSAGE_BYTES = 64 << 20  # of one transfer; a protocol buffer has at most 2 GB
+
+
+class RemoteVariable:
+    """A variable that is on a server and that all processes share by its name.
+
+    It has those methods of `tf.Variable` that optimizers use, and the ops of this package update it
+    in place. It has no initial value: reading it before a process has assigned one is an error.
+
+    Args:
+        name: The name, which is the same in all processes.
+        shape: Its shape.
+        dtype: Its type.
+        device: The TensorFlow device that holds it.
+    """
+
+    def __init__(self, name: str, shape: Sequence[Any], dtype: Any, device: str) -> None:
+        self.name = name
+        self.shape = tf.TensorShape(shape)
+        self.dtype = tf.as_dtype(dtype)
+        self.device = device
+        with tf.init_scope(), tf.device(device):
+            self.handle = tf.raw_ops.VarHandleOp(
+                dtype=self.dtype, shape=self.shape, shared_name=name, container=""
+            )
+
+    def exists(self) -> bool:
+        """Tells whether the variable has a value."""
+        with tf.device(self.device):
+            return bool(tf.raw_ops.VarIsInitializedOp(resource=self.handle).numpy())
+
+    def value(self) -> tf.Tensor:
+        """Returns the value, as a tensor on the device of the variable."""
+        with tf.device(self.device):
+            value = tf.raw_ops.ReadVariableOp(resource=self.handle, dtype=self.dtype)
+            # In eager mode `set_shape` would wait for the server while it holds Python's global
+            # lock, so that no timeout could end the wait.
+            if not tf.executing_eagerly():
+                value.set_shape(self.shape)
+            return value
+
+    def assign(self, value: Any) -> tf.Tensor:
+        """Sets the value. In eager mode a large value is sent in several messages."""
+        with tf.device(self.device):
+            value = self._send(value) if tf.executing_eagerly() else self._cast(value)
+            tf.raw_ops.AssignVariableOp(resource=self.handle, value=value)
+        self.wait()
+        return value
+
+    def fill(self, value: float) -> None:
+        """Sets all elements to one number, which the server expands."""
+        with tf.device(self.device):
+            full = tf.fill(self.shape, tf.cast(value, self.dtype))
+            tf.raw_ops.AssignVariableOp(resource=self.handle, value=full)
+        self.wait()
+
+    def wait(self) -> None:
+        """Waits until the server has run the ops that were sent to it in eager mode.
+
+        TensorFlow does not wait for a remote op without outputs, so that a function or a read of a
+        file could overtake it. Does nothing in a graph.
+
+        Raises:
+            tf.errors.UnavailableError: The variable has no value on the server.
+        """
+        if tf.executing_eagerly() and not self.exists():
+            raise tf.errors.UnavailableError(
+                None, None, f"{self.name} has no value on its server after it was assigned"
+            )
+
+    def assign_add(self, value: Any) -> tf.Tensor:
+        """Adds a value, and returns the new one."""
+        with tf.device(self.device):
+            tf.raw_ops.AssignAddVariableOp(resource=self.handle, value=self._cast(value))
+            return self.value()
+
+    def assign_sub(self, value: Any) -> tf.Tensor:
+        """Subtracts a value, and returns the new one."""
+        with tf.device(self.device):
+            tf.raw_ops.AssignSubVariableOp(resource=self.handle, value=self._cast(value))
+            return self.value()
+
+    def numpy(self) -> Any:
+        """Returns the value as a NumPy array."""
+        return self.value().numpy()
+
+    def fetch(self) -> tf.Tensor:
+        """Copies the value to this process, in several messages if it is large."""
+        whole = self.value()
+        parts = []
+        for start, stop in self._row_ranges():
+            with tf.device(self.device):
+                part = whole[start:stop]
+            parts.append(tf.identity(part.numpy()))
+        return tf.concat(parts, axis=0) if parts else tf.constant(whole.numpy())
+
+    def _cast(self, value: Any) -> tf.Tensor:
+        value = tf.convert_to_tensor(value)
+        return value if value.dtype == self.dtype else tf.cast(value, self.dtype)
+
+    def _send(self, value: Any) -> tf.Tensor:
+        value = tf.convert_to_tensor(value)
+        parts = [tf.identity(value[a:b]) for a, b in self._row_ranges()]
+        return self._cast(tf.concat(parts, axis=0) if len(parts) > 1 else value)
+
+    def _row_ranges(self) -> list[tuple[int, int]]:
+        if not self.shape.rank:
+            return []
+        rows = self.shape[0]
+        step = max(1, _MESSAGE_BYTES * rows // max(1, self.shape.num_elements() * 4))
+        return [(a, min(a + step, rows)) for a in range(0, rows, step)]
+
+
+def _operator(name: str) -> Any:
+    function = getattr(operator, name)
+    return (
+        lambda self, other: function(self.value(), other),
+        lambda self, other: function(other, self.value()),
+    )
+
+
+for _name in ("add", "sub", "mul", "truediv"):
+    _forward, _backward = _operator(_name)
+    setattr(RemoteVariable, f"__{_name}__", _forward)
+    setattr(RemoteVariable, f"__r{_name}__", _backward)
+
+
+def _to_tensor(
+    variable: RemoteVariable, dtype: Any = None, name: Any = None, as_ref: bool = False
+) -> tf.Tensor:
+    del name, as_ref
+    value = variable.value()
+    return value if dtype is None or dtype == value.dtype else NotImplemented
+
+
+tf.register_tensor_conversion_function(RemoteVariable, _to_tensor)
+
+
+class RemoteTable:
+    """A table [N, D] of which each server holds a shard. A layer has it in place of a variable.
+
+    Server p of P holds either the rows p, p + P, p + 2 P, ... or the p-th of P equal ranges of
+    columns.
+
+    Args:
+        name: "number/layer/weight", the same in all processes.
+        shape: Shape of the whole table, (N, D).
+        initializer: Initializer of the whole table.
+        dtype: float32 or bfloat16.
+
+    Attributes:
+        path: "layer/weight", as in a single process.
+        by_row: Whether the table is sharded by row (or else by column).
+        shards: The variables on the servers; empty before `create`.
+        slots: The optimizer's slots of each shard.
+    """
+
+    def __init__(self, name: str, shape: Sequence[int], initializer: Any, dtype: Any) -> None:
+        self.name = self._unique_id = name  # Keras identifies variables by `_unique_id`
+        self.path = name.partition("/")[2]
+        self.shape = tf.TensorShape(shape)
+        self.dtype = tf.as_dtype(dtype)
+        self.initializer = initializer
+        self.by_row = True
+        self.shards: list[RemoteVariable] = []
+        self.slots: list[list[RemoteVariable]] = []
+
+    def create(self, prefix: str, devices: Sequence[str], by_row: bool) -> None:
+        """Creates the handles of the shards, which have no values yet.
+
+        Args:
+            prefix: Prefix of the variables' names.
+            devices: The devices of the servers.
+            by_row: Whether the table is sharded by row.
+        """
+        self.by_row = by_row
+        self.shards = [
+            RemoteVariable(
+                f"{prefix}/{self.name}", self._shard_shape(p, len(devices)), self.dtype, d
+            )
+            for p, d in enumerate(devices)
+        ]
+
+    def create_slots(self, prefix: str, optimizer: Any) -> None:
+        """Creates the handles of an optimizer's slots, on the servers of the shards.
+
+        Args:
+            prefix: Prefix of the variables' names.
+            optimizer: The optimizer of this table.
+        """
+        self.slots = []
+        for shard in self.shards:
+            self.slots.append(
+                [
+                    RemoteVariable(f"{prefix}/{self.name}/{s.name}", s.shape, s.dtype, shard.device)
+                    for s in optimizer.update_rule.slots(shard.shape, shard.dtype)
+                ]
+            )
+
+    def slice_shard(self, whole: tf.Tensor, p: int) -> tf.Tensor:
+        """Returns what shard `p` holds of a tensor of the table's shape."""
+        count = len(self.shards)
+        return whole[p::count] if self.by_row else tf.split(whole, count, axis=1)[p]
+
+    def initialize(self) -> None:
+        """Assigns the values that the layer's initializer draws."""
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # Keras warns of an initializer that is called twice
+            whole = self.initializer(tuple(self.shape))
+        self.assign(tf.cast(whole, self.dtype))
+
+    def assign(self, whole: Any) -> None:
+        """Assigns the whole table."""
+        for p, shard in enumerate(self.shards):
+            shard.assign(self.slice_shard(whole, p))
+
+    def fetch(self) -> tf.Tensor:
+        """Copies the whole table to this process."""
+        shards = [s.fetch() for s in self.shards]
+        return shards[0] if len(shards) == 1 else concat_shards(shards, self.by_row, self.shape[0])
+
+    def _shard_shape(self, p: int, count: int) -> tuple[int, int]:
+        rows, columns = self.shape
+        return (-(-(rows - p) // count), columns) if self.by_row else (rows, columns // count)
+
+
+def concat_shards(shards: Sequence[Any], by_row: bool, num_rows: int) -> tf.Tensor:
+    """Puts shards together.
+
+    Args:
+        shards: All shards of a table or of one of its slots, in the order of the servers.
+        by_row: Whether the table is sharded by row.
+        num_rows: Number of rows of the whole table.
+
+    Returns:
+        The whole, [num_rows, ...].
+    """
+    if not by_row:
+        return tf.concat(shards, axis=1)
+    count = len(shards)
+    order = tf.concat([tf.range(p, num_rows, count) for p in range(count)], axis=0)
+    whole = tf.concat(shards, axis=0)
+    return tf.gather(whole, tf.math.invert_permutation(order))
+
+
+def copy_weights(source: Any, target: Any, tables: Mapping[str, tf.Tensor] | None = None) -> None:
+    """Copies all weights and states of the layers of `source` to the layers of `target`.
+
+    A table of `source` that is on servers is fetched. A table of `source` may also have no values
+    anywhere (see `ChiefBuiltModel`). Then a remote table of `target` takes over its initializer,
+    and a whole table of `target` gets the value in `tables`, or keeps its own if there is none.
+
+    Args:
+        source: A Keras model.
+        target: Another model of the same layers.
+        tables: Maps names of tables of `source` without values to their values, [N, D].
+    """
+    for target_layer, source_layer in zip(_layers(target), _layers(source), strict=True):
+        source_tables = layer_tables(source_layer)
+        if not any(isinstance(k, RemoteTable) for k in source_tables):
+            store: dict[str, Any] = {}
+            source_layer.save_own_variables(store)
+            if store:
+                target_layer.load_own_variables(store)
+            continue
+        target_tables = layer_tables(target_layer)
+        for target_table, source_table in zip(target_tables, source_tables, strict=True):
+            _copy_table(source_table, target_table, tables or {})
+        table_ids = {id(k) for k in (*target_tables, *source_tables)}
+        target_weights, source_weights = (
+            [v for v in _keras.direct_variables(layer) if id(v) not in table_ids]
+            for layer in (target_layer, source_layer)
+        )
+        for v, value in zip(target_weights, source_weights, strict=True):
+            tf_variable(v).assign(tf_variable(value))
+
+
+def layer_tables(layer: Any) -> list[Any]:
+    """Returns the tables of a layer.
+
+    Args:
+        layer: A Keras layer.
+
+    Returns:
+        Variables or `RemoteTable`s; an empty list for a layer without tables.
+    """
+    kernels = getattr(layer, "kernels", None) or ()
+    return list(kernels.values() if isinstance(kernels, Mapping) else kernels)
+
+
+def _copy_table(source: RemoteTable, target: Any, tables: Mapping[str, tf.Tensor]) -> None:
+    if isinstance(target, RemoteTable):
+        target.initializer = source.initializer
+    elif source.shards or source.name in tables:
+        value = source.fetch() if source.shards else tables[source.name]
+        tf_variable(target).assign(tf.cast(value, target.dtype))
+
+
+def _layers(model: Any) -> list[Any]:
+    return [model, *_keras.all_layers(model)]

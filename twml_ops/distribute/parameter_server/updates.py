@@ -1,0 +1,382 @@
+"""Who applies an update: each server to its shards, by the user's optimizer.
+
+`Updates` has the updates of a step. The shards of tables are updated on their servers
+(`update_shard`). Dense weights that several workers share are updated on the server that has the
+copy (`update_dense_variable`). The dense weights of a single worker are updated by its own
+optimizer (`Updates.update_local`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from twml_ops import ops
+from twml_ops.distribute.parameter_server import encoding
+from twml_ops.distribute.parameter_server.cluster import Cluster
+from twml_ops.distribute.parameter_server.placement import ParameterServerPlacement
+from twml_ops.distribute.parameter_server.products import TableProduct, depends_on
+from twml_ops.distribute.parameter_server.state import (
+    RunState,
+    SharedVariable,
+    component_optimizers,
+    optimizer_of,
+)
+from twml_ops.distribute.parameter_server.tables import RemoteTable, RemoteVariable
+from twml_ops.distribute.parameter_server.transport import Link
+from twml_ops.ops._tape import tf_variable
+from twml_ops.optimizers import SparseOptimizer
+
+ShardGradient = tuple[encoding.ShardEntries, tf.Tensor]
+"""Entries of a batch and the gradient of their product with a shard, both on the shard's server."""
+
+_NEEDS_WHOLE_TABLE = ("clipnorm", "global_clipnorm", "gradient_accumulation_steps")
+
+
+def check_optimizer(optimizer: Any) -> None:
+    """Checks that an optimizer can update a shard without the rest of the table.
+
+    Args:
+        optimizer: An optimizer of this package.
+
+    Raises:
+        ValueError: The optimizer is not of this package, or has an option that needs whole tables.
+    """
+    for each in component_optimizers(optimizer):
+        if not isinstance(each, SparseOptimizer):
+            raise ValueError(
+                "optimizer must be one of twml_ops.optimizers, which can update a table on a "
+                f"server, got {type(each).__name__}"
+            )
+        if each.use_ema:
+            raise ValueError("use_ema is not supported with tables on servers, expected False")
+        if getattr(each, "loss_scale_factor", None):
+            raise ValueError(
+                "loss_scale_factor is not supported with tables on servers, which do not scale the "
+                f"loss, expected None, got {each.loss_scale_factor!r}"
+            )
+        for name in _NEEDS_WHOLE_TABLE:
+            if getattr(each, name, None):
+                raise ValueError(
+                    f"{name} needs a whole table in one place, but tables are sharded over servers"
+                )
+
+
+class Updates:
+    """The updates of a training step. Used in the graph of a step.
+
+    Args:
+        optimizer: The optimizer of all weights.
+        cluster: The cluster.
+        state: The shared state of the run.
+        placement: The placement of the tables.
+    """
+
+    def __init__(
+        self,
+        optimizer: Any,
+        cluster: Cluster,
+        state: RunState,
+        placement: ParameterServerPlacement,
+    ) -> None:
+        self._optimizer, self._cluster = optimizer, cluster
+        self._state, self._placement = state, placement
+        self._scalars: dict[tuple[int, str], tuple[tf.Tensor, tf.Tensor]] = {}
+        self._sent: dict[int, tf.Tensor] = {}
+
+    def rates_and_steps(self) -> list[tf.Tensor]:
+        """Returns the learning rates and the steps of all optimizers, [optimizers] each."""
+        optimizers = component_optimizers(self._optimizer)
+        rates = [each.current_learning_rate() for each in optimizers]
+        steps = [tf.cast(tf_variable(each.iterations), tf.int64) for each in optimizers]
+        return [tf.stack(rates), tf.stack(steps)]
+
+    def send_gradients(self, scalars: list[tf.Tensor], gradients: Sequence[Any]) -> None:
+        """Sends the gradients of the products and, with the first of them, what updates need.
+
+        Args:
+            scalars: What `rates_and_steps` has returned.
+            gradients: The gradients of `RunState.trained`, or an empty list. Gradients that depend
+                on the answer of a server are not sent.
+        """
+        optimizers = component_optimizers(self._optimizer)
+        self._scalars, self._sent = {}, {}
+        dense = self._dense_by_server(gradients)
+        # The gradients of an exchange may depend on gradients by values of later ones.
+        for exchange in reversed(self._placement.exchanges):
+            if self._scalars:
+                exchange.send_gradients()
+                continue
+            tensors = [[t for g, _ in d for t in encoding.tensors_of_gradient(g)] for d in dense]
+            sent = exchange.send_gradients([[*scalars, *each] for each in tensors])
+            for device, pairs, found in zip(self._cluster.devices, dense, sent, strict=False):
+                with tf.device(device):
+                    rates, steps = (tf.unstack(t, len(optimizers)) for t in found[:2])
+                    for each, rate, step in zip(optimizers, rates, steps, strict=True):
+                        self._scalars[id(each), device] = rate, step
+                    arrived = iter(found[2:])
+                    for gradient, v in pairs:
+                        self._sent[id(v)] = encoding.gradient_of_tensors(arrived, gradient)
+
+    def _dense_by_server(self, gradients: Sequence[Any]) -> list[list[tuple[Any, Any]]]:
+        """Returns, for each server, the gradients that are known now, and its dense weights."""
+        remote = {id(s.local): s.remote.device for s in self._state.shared_variables}
+        products = [p for exchange in self._placement.exchanges for p in exchange.products]
+        by_batch = [each.values_gradient for p in products for each in p.by_batch]
+        later = [gradient.tensor for gradient in by_batch if gradient is not None]
+        found: dict[str, list[tuple[Any, Any]]] = {d: [] for d in self._cluster.devices}
+        for gradient, v in zip(gradients, self._state.trained, strict=False):
+            if gradient is None or id(v) not in remote:
+                continue
+            if not depends_on(encoding.tensors_of_gradient(gradient), later):
+                found[remote[id(v)]].append((gradient, v))
+        return list(found.values())
+
+    def gradients_by_server(self, used: list[TableProduct]) -> list[list[ShardGradient]]:
+        """Returns [server][use]: the entries and the gradient of each product, on the servers."""
+        servers = range(len(self._cluster.devices))
+        return [[(u.shard_entries[p], u.sent_gradients[p]) for u in used] for p in servers]
+
+    def update(
+        self,
+        used: list[TableProduct],
+        sparse: list[list[list[ShardGradient]]],
+        gradients: list[Any],
+    ) -> None:
+        """Updates tables and dense weights.
+
+        Args:
+            used: The products that have gradients.
+            sparse: [server][worker][use] entries and gradients.
+            gradients: The dense gradients; None where there is none.
+        """
+        self.update_tables(used, sparse)
+        if self._state.shared_variables:
+            self.update_on_servers(gradients)
+        else:
+            self.update_local(gradients)
+
+    def update_tables(
+        self, used: list[TableProduct], sparse: list[list[list[ShardGradient]]]
+    ) -> None:
+        """Updates each shard on its server, with the sum of the gradients of all workers.
+
+        Args:
+            used: The products that have gradients.
+            sparse: [server][worker][use] entries and gradients.
+        """
+        for table in self._placement.tables:
+            uses = [i for i, p in enumerate(used) if p.table is table]
+            if not uses:
+                continue
+            optimizer = optimizer_of(self._optimizer, table)
+            for p, workers in enumerate(sparse):
+                by_use = [([worker[i] for worker in workers], used[i].binary) for i in uses]
+                rate, step = self._rate_and_step(optimizer, table.shards[p].device)
+                update_shard(optimizer, table, p, by_use, rate, step)
+
+    def update_local(self, gradients: list[Any]) -> None:
+        """Updates the dense weights of this process, with the slots that this process has."""
+        components = component_optimizers(self._optimizer)
+        iterations = [each.iterations + 1 for each in components]
+        pairs = self._trained_pairs(gradients)
+        if pairs:
+            self._optimizer.apply_gradients(pairs)
+        # An optimizer of tables only would not have counted the step.
+        for each, steps in zip(components, iterations, strict=True):
+            each.iterations.assign(steps)
+
+    def update_on_servers(self, gradients: list[Any], steps: int = 1) -> None:
+        """Updates the dense weights that workers share.
+
+        Args:
+            gradients: The dense gradients; None where there is none.
+            steps: The number of steps whose gradients were added, which decay the weights as often.
+        """
+        pairs = self._trained_pairs(gradients)
+        shared_variables = {id(s.local): s for s in self._state.shared_variables}
+        for link in self._placement.links:
+            device = link.server
+            of_device = [
+                (g, v) for g, v in pairs if shared_variables[id(v)].remote.device == device
+            ]
+            missing = [(g, v) for g, v in of_device if id(v) not in self._sent]
+            states = self._states_of_layers(device)
+            values = [tf_variable(s.local).read_value() for s in states]
+            sent = _send_dense([*(g for g, _ in missing), *values], link)
+            found = {**self._sent, **{id(v): g for g, (_, v) in zip(sent, missing, strict=False)}}
+            of_device = [(found[id(v)], v) for _, v in of_device]
+            self._update_shared(of_device, shared_variables, steps)
+            for shared, value in zip(states, sent[len(missing) :], strict=True):
+                shared.remote.assign(value)
+
+    def update_in_front(
+        self, gradients: list[Any], steps: int, scalars: Sequence[tf.Tensor]
+    ) -> None:
+        """Updates dense weights of this process that are in front of a table.
+
+        Args:
+            gradients: The sums of the gradients of several steps; None where there is none.
+            steps: The number of these steps.
+            scalars: What `rates_and_steps` has returned before the first of them.
+        """
+        components = component_optimizers(self._optimizer)
+        for gradient, v in self._trained_pairs(gradients):
+            optimizer, variable = optimizer_of(self._optimizer, v), tf_variable(v)
+            rate, step = (s[components.index(optimizer)] for s in scalars)
+            decay = optimizer.weight_decay_of(v) * steps
+            slots = optimizer.slots_of(v)
+            update_dense_variable(optimizer, gradient, variable, slots, decay, rate, step)
+
+    def _rate_and_step(self, optimizer: Any, device: str) -> tuple[tf.Tensor, Any]:
+        """Returns the learning rate and the step of an optimizer, on the server if it got them."""
+        return self._scalars.get((id(optimizer), device)) or (
+            optimizer.current_learning_rate(),
+            optimizer.iterations,
+        )
+
+    def _trained_pairs(self, gradients: list[Any]) -> list[tuple[Any, Any]]:
+        pairs = zip(gradients, self._state.trained, strict=True)
+        return [(g, v) for g, v in pairs if g is not None]
+
+    def _states_of_layers(self, device: str) -> list[SharedVariable]:
+        """Returns the variables of a server that the chief sets, such as moving means of layers."""
+        shared = self._state.shared_variables if self._cluster.is_chief else []
+        return [s for s in shared if not s.trained and s.remote.device == device]
+
+    def _update_shared(
+        self, pairs: list[tuple[Any, Any]], shared_variables: dict[int, Any], steps: int
+    ) -> None:
+        for gradient, v in pairs:
+            optimizer, shared = optimizer_of(self._optimizer, v), shared_variables[id(v)]
+            rate, step = self._rate_and_step(optimizer, shared.remote.device)
+            decay = optimizer.weight_decay_of(v) * steps
+            update_dense_variable(
+                optimizer, gradient, shared.remote, shared.slots, decay, rate, step
+            )
+
+
+def update_shard(
+    optimizer: Any,
+    table: RemoteTable,
+    p: int,
+    uses: Sequence[tuple[Sequence[ShardGradient], bool]],
+    rate: tf.Tensor,
+    step: Any,
+) -> None:
+    """Computes the gradient of shard `p` and updates the shard, on its server.
+
+    Args:
+        optimizer: The optimizer of the table.
+        table: The table.
+        p: The number of the server.
+        uses: For each use of the table in the model: the entries and gradients [B, columns] of each
+            worker, in the order in which they are added; and whether the entries have no values.
+            The gradients of several uses are added up.
+        rate: The learning rate of this step.
+        step: The number of steps before this one, an integer scalar or variable.
+    """
+    shard = table.shards[p]
+    with tf.device(shard.device):
+        slices = add_gradients([_shard_gradient(shard, *use) for use in uses])
+        (slices,) = optimizer.clip_gradients([slices])
+        decay = optimizer.weight_decay_of(table)
+        optimizer.update_variable(
+            slices, shard, table.slots[p], rate, weight_decay=decay, step=step
+        )
+
+
+def _shard_gradient(
+    shard: RemoteVariable, contributions: Sequence[ShardGradient], binary: bool
+) -> tf.IndexedSlices:
+    """Returns the gradient of a shard from one use of its table by all workers."""
+    entries = encoding.concat_entries([entries for entries, _ in contributions])
+    gradients = [g for _, g in contributions]
+    gradient = gradients[0] if len(gradients) == 1 else tf.concat(gradients, axis=0)
+    shape = tf.constant(shard.shape.as_list(), tf.int64)
+    return ops.weights_grad(
+        entries.ids, entries.values, entries.row_splits, gradient, shape, binary
+    )
+
+
+def update_dense_variable(
+    optimizer: Any,
+    gradient: Any,
+    variable: RemoteVariable,
+    slots: Sequence[RemoteVariable],
+    weight_decay: float,
+    rate: tf.Tensor,
+    step: Any,
+) -> None:
+    """Updates a dense variable on its server.
+
+    Args:
+        optimizer: The optimizer of the variable.
+        gradient: Its gradient, a tensor or `tf.IndexedSlices`.
+        variable: The variable.
+        slots: The optimizer's slots of the variable.
+        weight_decay: The weight decay of the variable; 0: none.
+        rate: The learning rate of this step.
+        step: The number of steps before this one, an integer scalar or variable.
+    """
+    with tf.device(variable.device):
+        (gradient,) = optimizer.clip_gradients([gradient])
+        optimizer.update_variable(
+            gradient, variable, slots, rate, weight_decay=weight_decay, step=step
+        )
+
+
+def _send_dense(gradients: Sequence[Any], link: Link) -> list[Any]:
+    """Sends gradients or values of dense weights to a server in one message.
+
+    Args:
+        gradients: Tensors with known shapes, or `tf.IndexedSlices`.
+        link: The way to the server.
+
+    Returns:
+        The gradients on the server.
+    """
+    tensors = [t for g in gradients for t in encoding.tensors_of_gradient(g)]
+    sent = iter(link.to_server(tensors) if tensors else [])
+    with tf.device(link.server):
+        return [encoding.gradient_of_tensors(sent, g) for g in gradients]
+
+
+def add_gradients(gradients: Sequence[Any]) -> Any:
+    """Adds gradients of one variable.
+
+    Args:
+        gradients: At least one: tensors, or `tf.IndexedSlices`, or None if there is no gradient.
+
+    Returns:
+        The sum; a single gradient is returned as it is.
+    """
+    first = gradients[0]
+    if first is None or len(gradients) == 1:
+        return first
+    if isinstance(first, tf.IndexedSlices):
+        values = tf.concat([g.values for g in gradients], axis=0)
+        indices = tf.concat([g.indices for g in gradients], axis=0)
+        return tf.IndexedSlices(values, indices, first.dense_shape)
+    return tf.add_n(list(gradients))
+
+
+def weighted_sum(gradients: Sequence[Any], shares: Sequence[tf.Tensor]) -> Any:
+    """Adds gradients of one variable that are multiplied by numbers.
+
+    Args:
+        gradients: At least one: tensors or `tf.IndexedSlices`.
+        shares: A scalar for each.
+
+    Returns:
+        The sum.
+    """
+    return add_gradients([_scaled(g, share) for g, share in zip(gradients, shares, strict=True)])
+
+
+def _scaled(gradient: Any, share: tf.Tensor) -> Any:
+    if isinstance(gradient, tf.IndexedSlices):
+        return tf.IndexedSlices(gradient.values * share, gradient.indices, gradient.dense_shape)
+    return gradient * share
