@@ -1,4 +1,4 @@
-"""The manifests of docs/parameter_server and the container file: their syntax, and that they fit."""
+"""The manifests of a cluster and the container file: their syntax, and that they fit."""
 
 import json
 import os
