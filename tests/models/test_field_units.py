@@ -7,7 +7,7 @@ import tensorflow as tf
 from tests.models.test_field_models import SCHEMAS, SMALL, by_label, data_of, features_of
 from twml_ops import export, models
 from twml_ops.core import Scorer
-from twml_ops.models._field_units import field_widths
+from twml_ops.models._fields import field_widths
 from twml_ops.optimizers import Adagrad
 
 FIELDS = [("city", 1), ("film", 16), ("user", 80), ("site", 10**6)]

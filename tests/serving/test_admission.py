@@ -9,8 +9,8 @@ pytest.importorskip("twml_ops.serving", reason="needs the extra `serve`")
 from hypothesis import given
 from hypothesis import strategies as st
 
-from twml_ops.serving.admission import Admission
 from twml_ops.serving.errors import DeadlineExceeded, Overloaded
+from twml_ops.serving.service import Admission
 
 LONG = 1000.0
 

@@ -6,7 +6,6 @@ from twml_ops.data.errors import DataError, DataWarning
 from twml_ops.data.hashing import hash_tokens
 from twml_ops.data.infer import Finding
 from twml_ops.data.layouts import LayoutName
-from twml_ops.data.negatives import sample_negatives
 from twml_ops.data.open import SCHEMES, open_source
 from twml_ops.data.pipeline import InputSettings, Pipeline
 from twml_ops.data.position import InputPosition
@@ -14,6 +13,7 @@ from twml_ops.data.schema import Feature, Schema
 from twml_ops.data.schema_file import read_schema, schema_to_text
 from twml_ops.data.source import Source, original_errors
 from twml_ops.data.static import Padded, pad_to_static
+from twml_ops.data.subset import sample_negatives
 from twml_ops.data.validation import TrainingParts, split_for_validation, split_in_time
 
 __all__ = [

@@ -17,8 +17,7 @@ from twml_ops.distribute.parameter_server import (
     serve,
 )
 from twml_ops.distribute.peer_averaging import PeerAveraging
-from twml_ops.distribute.sketches import merge_replica_sketches
-from twml_ops.distribute.strategy import mirrored_strategy
+from twml_ops.distribute.replicas import merge_replica_sketches, mirrored_strategy
 from twml_ops.placement.collectives import received_bytes
 
 __all__ = [

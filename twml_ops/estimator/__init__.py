@@ -22,11 +22,14 @@ if not hasattr(tf, "estimator"):
     )
 
 from twml_ops.estimator.checkpoint_hook import CheckpointHook
-from twml_ops.estimator.discretizers import discretizer_factory
-from twml_ops.estimator.metrics import metric_ops
-from twml_ops.estimator.model_fn import make_model_fn
+from twml_ops.estimator.model_fn import (
+    discretizer_factory,
+    example_receiver,
+    make_model_fn,
+    metric_ops,
+    raw_receiver,
+)
 from twml_ops.estimator.optimizer import GraphOptimizer, as_v1
-from twml_ops.estimator.receivers import example_receiver, raw_receiver
 from twml_ops.estimator.warm_start import warm_start
 
 __all__ = [

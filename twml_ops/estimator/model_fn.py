@@ -1,4 +1,4 @@
-"""A `model_fn` of a Keras model, an optimizer and metrics."""
+"""A `model_fn` of a Keras model, what one needs to write one, and receivers for its export."""
 
 from __future__ import annotations
 
@@ -7,11 +7,14 @@ from typing import Any
 
 import tensorflow as tf
 
-from twml_ops.estimator.metrics import metric_ops
 from twml_ops.estimator.optimizer import GraphOptimizer, as_v1, update_dependencies
 from twml_ops.estimator.warm_start import warm_start
+from twml_ops.export.model_inputs import ModelInputs
+from twml_ops.ops._library import library
 
 v1 = tf.compat.v1
+Receiver = Callable[[], Any]
+_STATE = ("_feature_ids", "_boundaries", "_splits")
 
 
 def make_model_fn(
@@ -108,3 +111,105 @@ def _is_factory(optimizer: Any) -> bool:
     return callable(optimizer) and not isinstance(
         optimizer, (tf.keras.optimizers.Optimizer, v1.train.Optimizer)
     )
+
+
+def metric_ops(
+    metrics: Iterable[tf.keras.metrics.Metric] | Mapping[str, tf.keras.metrics.Metric],
+    labels: Any,
+    predictions: Any,
+    weights: Any = None,
+) -> dict[str, tuple[tf.Tensor, Any]]:
+    """Returns the `eval_metric_ops` of Keras metrics.
+
+    Args:
+        metrics: Keras metrics, or name → metric. They must be created in the current graph.
+        labels: tensor, as the metrics take it.
+        predictions: tensor, as the metrics take it.
+        weights: the weights of the examples, or None.
+
+    Returns:
+        Name → (value, update op).
+    """
+    items: Any = metrics
+    named = items.items() if isinstance(items, Mapping) else [(m.name, m) for m in items]
+    result = {}
+    for name, metric in named:
+        update = metric.update_state(labels, predictions, sample_weight=weights)
+        for variable in metric.variables:
+            # Estimators initialize local variables at the start of each evaluation.
+            tf.compat.v1.add_to_collection(tf.compat.v1.GraphKeys.LOCAL_VARIABLES, variable)
+        result[name] = (metric.result(), tf.group(*metric.updates) if update is None else update)
+    return result
+
+
+def discretizer_factory(layer: Any) -> Callable[[], Any]:
+    """A function that makes a copy of an adapted discretizer in the current graph.
+
+    Args:
+        layer: a `PercentileDiscretizer` or `HashingDiscretizer` that was adapted in eager mode.
+
+    Returns:
+        A function without arguments, to be called in a `model_fn`. It returns a layer with the same
+        boundaries, in variables that are saved in the estimator's checkpoints.
+
+    Raises:
+        ValueError: the layer is not adapted.
+    """
+    if not layer.adapted:
+        raise ValueError(f"{type(layer).__name__} '{layer.name}' is not adapted: call adapt(data)")
+    config = layer.get_config()
+    state = [v.numpy() for v in layer.state_variables]
+
+    def make() -> Any:
+        with tf.Graph().as_default():  # The variables of this graph are replaced below.
+            copy = type(layer).from_config(config)
+        for attribute, value in zip(_STATE, state, strict=True):
+            name = attribute.removeprefix("_")
+            with tf.compat.v1.name_scope(layer.name + "/"), library.on_host():
+                variable = tf.Variable(value, trainable=False, shape=[None], name=name)
+            setattr(copy, attribute, variable)
+        return copy
+
+    return make
+
+
+def raw_receiver(specs: Mapping[str, Any]) -> Receiver:
+    """A `serving_input_receiver_fn` of dense tensors that are fed by name.
+
+    Args:
+        specs: feature → `tf.TensorSpec`, `tf.RaggedTensorSpec` or `tf.SparseTensorSpec`. A ragged
+            feature `g_ids` is fed as `g_ids` [K] and `g_row_splits` int64 [B + 1]; see
+            `twml_ops.export.model_inputs.ModelInputs`.
+
+    Returns:
+        An argument of `tf.estimator.Estimator.export_saved_model`.
+    """
+    features = ModelInputs(None, dict(specs))
+
+    def receive() -> Any:
+        tensors = {
+            name: v1.placeholder(spec.dtype, spec.shape, name)
+            for name, spec in features.flat_specs().items()
+        }
+        return tf.estimator.export.ServingInputReceiver(features.assemble(tensors), tensors)
+
+    return receive
+
+
+def example_receiver(parsing: Mapping[str, Any]) -> Receiver:
+    """A `serving_input_receiver_fn` of serialized tf.Examples, string [B], fed as `examples`.
+
+    Args:
+        parsing: feature → its configuration for `tf.io.parse_example`: a `tf.io.RaggedFeature` for
+            the ids or values of a batch, a `tf.io.FixedLenFeature` for a dense tensor.
+
+    Returns:
+        An argument of `tf.estimator.Estimator.export_saved_model`.
+    """
+
+    def receive() -> Any:
+        examples = v1.placeholder(tf.string, [None], "examples")
+        features = tf.io.parse_example(examples, dict(parsing))
+        return tf.estimator.export.ServingInputReceiver(features, {"examples": examples})
+
+    return receive

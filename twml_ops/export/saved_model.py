@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import tensorflow as tf
@@ -13,10 +16,13 @@ from twml_ops._keras import AUTOGRAPH, all_layers
 from twml_ops.data import Schema
 from twml_ops.export.model_inputs import ModelInputs
 from twml_ops.export.raw_columns import RawColumns
-from twml_ops.export.serving_ops import stock_ops
-from twml_ops.export.tables import TableFormat, stored_variables
+from twml_ops.export.tables import StoredVariable, TableFormat, stored_variables
 from twml_ops.models import layout_of
+from twml_ops.ops import stock
+from twml_ops.ops._library import library
 from twml_ops.ops._tape import tf_variable
+from twml_ops.ops.stock import check
+from twml_ops.ops.stock.sparse_linear import multiply_each, sparse_product
 
 Path = str | os.PathLike[str]
 
@@ -95,7 +101,7 @@ def to_stock_tf(
     features = ModelInputs(model, inputs)
     stored = {} if tables == "float32" else stored_variables(model, tables)
     served = _Served(model, features, stored, output_names, _raw(model, schema))
-    with stock_ops(stored, [tf_variable(v) for v in model.variables]):
+    with _stock_ops(stored, [tf_variable(v) for v in model.variables]):
         for function in (served.__call__, *served.serving.values()):
             _require_stock(function.get_concrete_function())
         _save(served, path)
@@ -187,3 +193,43 @@ def _require_stock(function: Any) -> None:
             f"the model contains {', '.join(ours)}: one of its own tf.functions was traced before "
             "the export; call its Python function instead, or build the model anew"
         )
+
+
+@contextlib.contextmanager
+def _stock_ops(tables: dict[Any, StoredVariable], variables: list[Any]) -> Iterator[None]:
+    """Traces functions with stock ops in the block, which need no gradients and get valid batches.
+
+    Args:
+        tables: `ref()` of a table's variable → the stored table that is read instead.
+        variables: All variables of the model, among which may be bfloat16 tables.
+    """
+    dtypes = {id(v.handle): v.dtype for v in variables}
+    by_handle = {id(ref.deref().handle): stored for ref, stored in tables.items()}
+
+    def resource_sparse_linear(
+        ids: tf.Tensor,
+        values: tf.Tensor,
+        row_splits: tf.Tensor,
+        weights: tf.Tensor,
+        binary: bool = False,
+    ) -> tf.Tensor:
+        stored = by_handle.get(id(weights))
+        if stored is None:
+            # Reading the whole table costs nothing, since it makes no copy.
+            table = tf.raw_ops.ReadVariableOp(resource=weights, dtype=dtypes[id(weights)])
+            if table.dtype == tf.float32:
+                return sparse_product(ids, values, row_splits, table, binary)
+            rows = tf.cast(tf.gather(table, ids), tf.float32)
+            return sparse_product(tf.range(tf.size(ids)), values, row_splits, rows, binary)
+        rows, scale = stored.gather(ids)
+        if scale is not None:
+            values, binary = (scale if binary else values * scale), False
+        return sparse_product(tf.range(tf.size(ids)), values, row_splits, rows, binary)
+
+    replaced = {
+        "twml_resource_sparse_linear": resource_sparse_linear,
+        "twml_grouped_sparse_linear": partial(multiply_each, resource_sparse_linear),
+    }
+    ops = SimpleNamespace(**{**vars(stock.library), **replaced})
+    with check.assume_valid(), library.override(ops):
+        yield

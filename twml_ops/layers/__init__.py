@@ -6,17 +6,15 @@ from twml_ops.layers._hash_files import load_hash, save_hash
 from twml_ops.layers._id_row_map import IdCounts
 from twml_ops.layers._learned_map import BYTES_PER_ID, HashPlan, plan_hash
 from twml_ops.layers._prefetch import prefetch_rows
-from twml_ops.layers._save_tables import save_model
+from twml_ops.layers._tables import save_model
 from twml_ops.layers.boosted_trees import BoostedTrees
 from twml_ops.layers.category_rows import CategoryRows
 from twml_ops.layers.choose_crosses import choose_crosses
 from twml_ops.layers.count_statistics import CountStatistics
 from twml_ops.layers.cross import Cross
 from twml_ops.layers.dhen_block import DHEN_MODULES, DHENBlock
-from twml_ops.layers.dot_interaction import DotInteraction
 from twml_ops.layers.dynamic_lookup import DynamicLookup
 from twml_ops.layers.dynamic_sparse_linear import DynamicSparseLinear
-from twml_ops.layers.factorization_machine import FactorizationMachine
 from twml_ops.layers.field_embedding import FieldEmbedding
 from twml_ops.layers.field_interactions import (
     FieldAttention,
@@ -30,6 +28,7 @@ from twml_ops.layers.field_logarithms import FieldLogarithms, FieldMoments
 from twml_ops.layers.field_quantiles import FieldQuantiles
 from twml_ops.layers.grouped_sparse_linear import GroupedSparseLinear, SparseTable
 from twml_ops.layers.hashing_discretizer import HashingDiscretizer
+from twml_ops.layers.interactions import DotInteraction, FactorizationMachine
 from twml_ops.layers.isotonic_calibration import IsotonicCalibration
 from twml_ops.layers.learned_hash import LearnedHash
 from twml_ops.layers.max_norm import MaxNorm

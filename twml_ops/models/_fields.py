@@ -32,7 +32,6 @@ from twml_ops.layers import (
 from twml_ops.models._adapt_fields import FieldState, adapt_fields
 from twml_ops.models._crosses import ROW_KEYS
 from twml_ops.models._field_statistics import FieldStatistics, StatisticsColumns
-from twml_ops.models._field_units import field_widths
 from twml_ops.models._labels import probabilities
 from twml_ops.models._tree_logits import TreeStatistics, tree_logits
 from twml_ops.models.bias import Bias
@@ -40,6 +39,7 @@ from twml_ops.models.mean_logit import MeanLogit
 
 MAX_MULTI_HOT = 256
 _SPARSE_UNITS = 32
+AUTO = "auto"
 
 
 class Fields:
@@ -171,7 +171,7 @@ class Fields:
 
         Args:
             units: width of the vectors.
-            field_units: widths of single fields in their tables, see `_field_units.field_widths`.
+            field_units: widths of single fields in their tables, see `field_widths`.
                 If there are any, the vectors of each field are multiplied by a matrix of the field,
                 so that all have the width `units` (Ginart et al., "Mixed Dimension Embeddings",
                 ISIT 2021).
@@ -204,7 +204,7 @@ class Fields:
 
         Args:
             units: width of the vector of a field.
-            field_units: widths of single fields, see `_field_units.field_widths`.
+            field_units: widths of single fields, see `field_widths`.
             sparse_units: width of the vector of all raw sparse ids of a row; None: 32, or, if there
                 are at most `MAX_MULTI_HOT` ids, a vector of their values.
             stddev: standard deviation of the initial vectors.
@@ -402,3 +402,39 @@ def concatenated(parts: Sequence[Any], name: str) -> Any:
 
 def _normal(stddev: float) -> Any:
     return tf.keras.initializers.RandomNormal(stddev=stddev)
+
+
+def field_widths(
+    field_units: Sequence[str] | None, fields: Sequence[tuple[str, int]], units: int
+) -> list[int]:
+    """Returns the width of the vector of each field.
+
+    Args:
+        field_units: None: `units` for all. ["auto"]: the fourth root of the number of rows of the
+            field, rounded, at least 1 and at most `units`; the rule of thumb of "Introducing
+            TensorFlow Feature Columns" (Google Developers Blog, 2017), which Wang et al., "Deep &
+            Cross Network for Ad Click Predictions", ADKDD 2017, use with a factor of 6.
+            Otherwise "NAME:WIDTH" of some fields; the others have the width `units`.
+        fields: name and number of rows of each.
+        units: width of the other fields.
+
+    Raises:
+        ValueError: an item has another form, a width is not positive, or there is no such field.
+    """
+    if field_units is None:
+        return [units] * len(fields)
+    if list(field_units) == [AUTO]:
+        return [max(1, min(units, round(rows**0.25))) for _, rows in fields]
+    widths = {name: units for name, _ in fields}
+    for item in field_units:
+        name, colon, width = item.rpartition(":")
+        if not colon or not width.isdecimal() or int(width) < 1:
+            raise ValueError(
+                f"field_units must be auto, or NAME:WIDTH with a positive width, got {item!r}"
+            )
+        if name not in widths:
+            raise ValueError(
+                f"field_units must name fields, got {name!r}; the fields are {', '.join(widths)}"
+            )
+        widths[name] = int(width)
+    return list(widths.values())
