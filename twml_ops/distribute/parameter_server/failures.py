@@ -204,7 +204,7 @@ class WorkerBatches:
         return self._ahead[i]
 
     def drop(self, count: int) -> None:
-        """Goes on by so many batches, which `peek` has returned."""
+        """Goes on by `count` batches, which `peek` has returned."""
         for _ in range(count):
             self._ahead.popleft()
 

@@ -60,9 +60,9 @@ class GradientQueues:
     def join(self) -> None:
         """Joins the run, as a worker that has just started.
 
-        A follower that was never in the run joins the current generation, in which nothing of it is
-        left. If it started a generation, each of many workers that start would let the others trace
-        their graphs again.
+        A follower that was never in the run joins the current generation, whose queues have nothing
+        of it. If it started a generation, each of many workers that start would let the others
+        trace their graphs again.
         """
         if self._count_in() > 1 or self.worker == 0:
             self.start_generation()

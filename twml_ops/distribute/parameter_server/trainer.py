@@ -364,10 +364,8 @@ class HybridTrainer:
         """
         if self._checkpoint_dir is None:
             raise ValueError("save needs a HybridTrainer with checkpoint_dir, got None")
-        return self._call(
-            *("saving", checkpoint.save, self.state, self._checkpoint_dir),
-            *(self._facts or {}, self._changes),
-        )
+        folder, facts = self._checkpoint_dir, self._facts or {}
+        return self._call("saving", checkpoint.save, self.state, folder, facts, self._changes)
 
     def finish(self) -> None:
         """Ends the part of this process in the run, after its last call of this trainer.
@@ -416,8 +414,14 @@ class HybridTrainer:
         needs_queues = share_dense and self.mode == "sync"
         self._queues = GradientQueues(cluster, self.state) if needs_queues else None
         self._call(
-            *("joining the run", join_run, cluster, self.state, self._queues, self._timeout),
-            *(self._lock_checkpoints, self._fill_servers),
+            "joining the run",
+            join_run,
+            cluster,
+            self.state,
+            self._queues,
+            self._timeout,
+            self._lock_checkpoints,
+            self._fill_servers,
         )
         self._graph = StepGraph(
             model,
