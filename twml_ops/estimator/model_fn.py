@@ -28,7 +28,7 @@ def make_model_fn(
     warm_start_from: str | None = None,
     warm_start_scopes: Mapping[str, str] | None = None,
 ) -> Callable[..., Any]:
-    """A `model_fn` for `tf.estimator.Estimator`.
+    """Makes a `model_fn` for `tf.estimator.Estimator`.
 
     Args:
         model_builder: a function that returns a new Keras model (or a layer, or a function of
@@ -143,7 +143,7 @@ def metric_ops(
 
 
 def discretizer_factory(layer: Any) -> Callable[[], Any]:
-    """A function that makes a copy of an adapted discretizer in the current graph.
+    """Makes a function that makes a copy of an adapted discretizer in the current graph.
 
     Args:
         layer: a `PercentileDiscretizer` or `HashingDiscretizer` that was adapted in eager mode.
@@ -174,7 +174,7 @@ def discretizer_factory(layer: Any) -> Callable[[], Any]:
 
 
 def raw_receiver(specs: Mapping[str, Any]) -> Receiver:
-    """A `serving_input_receiver_fn` of dense tensors that are fed by name.
+    """Makes a `serving_input_receiver_fn` of dense tensors that are fed by name.
 
     Args:
         specs: feature → `tf.TensorSpec`, `tf.RaggedTensorSpec` or `tf.SparseTensorSpec`. A ragged
@@ -197,7 +197,7 @@ def raw_receiver(specs: Mapping[str, Any]) -> Receiver:
 
 
 def example_receiver(parsing: Mapping[str, Any]) -> Receiver:
-    """A `serving_input_receiver_fn` of serialized tf.Examples, string [B], fed as `examples`.
+    """Makes a `serving_input_receiver_fn` of serialized tf.Examples, string [B], fed as `examples`.
 
     Args:
         parsing: feature → its configuration for `tf.io.parse_example`: a `tf.io.RaggedFeature` for

@@ -18,10 +18,10 @@ class DotInteraction(tf.keras.layers.Layer):
     Systems". The pairs are in the order (0, 1), (0, 2), …, (1, 2), ….
 
     Args:
-        **kwargs: of `tf.keras.layers.Layer`.
+        **kwargs: Arguments of `tf.keras.layers.Layer`.
 
     Raises:
-        ValueError: when called, the input is not [B, F, D] with a known F of at least 2.
+        ValueError: When called, the input is not [B, F, D] with a known F of at least 2.
     """
 
     def call(self, inputs: Any) -> tf.Tensor:
@@ -31,7 +31,7 @@ class DotInteraction(tf.keras.layers.Layer):
             inputs: float [B, F, D].
 
         Returns:
-            [B, F (F - 1) / 2].
+            The products, [B, F (F - 1) / 2].
         """
         fields = _fields(inputs.shape)
         products = tf.matmul(inputs, inputs, transpose_b=True)
@@ -40,7 +40,7 @@ class DotInteraction(tf.keras.layers.Layer):
         return tf.gather(flat, first * fields + second, axis=1)
 
     def compute_output_shape(self, input_shape: Any) -> tuple[Any, int]:
-        """[B, F (F - 1) / 2]."""
+        """Returns the shape of the products, [B, F (F - 1) / 2]."""
         fields = _fields(input_shape)
         return (input_shape[0], fields * (fields - 1) // 2)
 
@@ -96,17 +96,17 @@ class FactorizationMachine(tf.keras.layers.Layer):
         return tf.reduce_sum(products, 1, keepdims=True) if self.pool else products
 
     def compute_output_shape(self, input_shape: Any) -> tuple[Any, Any]:
-        """[B, 1], or [B, d] if `pool` is False."""
+        """Returns the shape of the result: [B, 1], or [B, d] if `pool` is False."""
         rows, width = _width(input_shape)
         return (rows, 1 if self.pool else width)
 
     def get_config(self) -> dict[str, Any]:
-        """The constructor's arguments."""
+        """Returns the constructor's arguments."""
         return {**super().get_config(), "pool": self.pool}
 
 
 def _width(shapes: Any) -> tuple[Any, Any]:
-    """B and d from the shapes of the inputs."""
+    """Returns B and d, from the shapes of the inputs."""
     if isinstance(shapes, dict):
         shapes = list(shapes.values())
     if isinstance(shapes, (list, tuple)) and shapes and hasattr(shapes[0], "__len__"):

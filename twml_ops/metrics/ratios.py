@@ -32,17 +32,17 @@ class CalibrationRatio(SumsMetric):
         self.from_logits = from_logits
 
     def terms(self, labels: tf.Tensor, predictions: tf.Tensor) -> tuple[tf.Tensor, ...]:
-        """Prediction and label."""
+        """Returns the predictions and the labels."""
         return (tf.sigmoid(predictions) if self.from_logits else predictions), labels
 
     def ratio(self, *sums: tf.Tensor) -> tf.Tensor:
-        """Sum of predictions / sum of labels."""
+        """Returns the sum of the predictions divided by the sum of the labels."""
         predictions, labels, _ = sums
         nan = tf.constant(float("nan"), tf.float64)
         return tf.where(labels > 0, predictions / labels, nan)
 
     def get_config(self) -> dict[str, Any]:
-        """The constructor's arguments."""
+        """Returns the constructor's arguments."""
         config: dict[str, Any] = super().get_config()
         return {**config, "from_logits": self.from_logits}
 
@@ -92,7 +92,7 @@ class NormalizedEntropy(SumsMetric):
         return loss, labels
 
     def ratio(self, *sums: tf.Tensor) -> tf.Tensor:
-        """Log loss / entropy of the base rate."""
+        """Returns the log loss divided by the entropy of the base rate."""
         loss, labels, weight = sums
         rate = labels / weight
         entropy = _cross_entropy(rate, rate)
@@ -100,7 +100,7 @@ class NormalizedEntropy(SumsMetric):
         return tf.where(entropy > 0, (loss / weight) / entropy, nan)
 
     def get_config(self) -> dict[str, Any]:
-        """The constructor's arguments."""
+        """Returns the constructor's arguments."""
         config: dict[str, Any] = super().get_config()
         return {**config, "from_logits": self.from_logits, "epsilon": self.epsilon}
 
@@ -132,10 +132,10 @@ class RelativeCrossEntropy(NormalizedEntropy):
         super().__init__(from_logits=from_logits, epsilon=epsilon, name=name, dtype=dtype)
 
     def ratio(self, *sums: tf.Tensor) -> tf.Tensor:
-        """100 · (1 − NE)."""
+        """Returns 100 · (1 − NE)."""
         return 100.0 * (1.0 - super().ratio(*sums))
 
 
 def _cross_entropy(labels: tf.Tensor, p: tf.Tensor) -> tf.Tensor:
-    """−y log p − (1 − y) log(1 − p), with 0 log 0 = 0."""
+    """Returns −y log p − (1 − y) log(1 − p), with 0 log 0 = 0."""
     return -tf.math.xlogy(labels, p) - tf.math.xlog1py(1 - labels, -p)
