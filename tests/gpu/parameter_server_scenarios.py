@@ -21,7 +21,7 @@ def batches_on_host(context):
 
 
 @scenario
-def a_hybrid_worker_with_a_gpu_trains_tables_on_the_hosts_of_the_servers():
+def a_worker_with_a_gpu_trains_tables_on_the_hosts_of_the_servers():
     if not has_gpu():
         model = builder()
         model.compile(optimizers.Adagrad(0.1), "binary_crossentropy", jit_compile=False)
