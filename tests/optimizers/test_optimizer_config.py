@@ -118,8 +118,10 @@ OPTIONS = {**OPTIONS_OF_ALL, **(OPTIONS_OF_KERAS_3 if KERAS_3 else {})}
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_every_option_is_a_keyword_and_comes_back_from_the_config(name):
     ours, _, arguments = OPTIMIZERS[name]
-    parameters = inspect.signature(ours).parameters
-    assert set(parameters) >= {*OPTIONS_OF_ALL, *OPTIONS_OF_KERAS_3, "clipnorm", "global_clipnorm"}
+    keywords = set(optimizers.OptimizerOptions.__annotations__)
+    assert keywords >= {*OPTIONS_OF_ALL, *OPTIONS_OF_KERAS_3, "clipnorm", "global_clipnorm"}
+    base = inspect.signature(optimizers.SparseOptimizer).parameters
+    assert keywords - {"jit_compile", "is_legacy_optimizer"} <= set(base)
     optimizer = ours(0.1, **OPTIONS, **arguments)
     again = ours.from_config(optimizer.get_config())
     for option, value in OPTIONS.items():
@@ -127,10 +129,34 @@ def test_every_option_is_a_keyword_and_comes_back_from_the_config(name):
 
 
 def test_an_option_that_is_not_known_is_refused():
-    with pytest.raises(TypeError, match="clip_norm"):
+    with pytest.raises(TypeError, match="SGD has no argument 'clip_norm'; did you mean clipnorm?"):
         optimizers.SGD(0.1, clip_norm=1.0)  # it takes the keywords of Keras 2
+    with pytest.raises(TypeError, match="no argument 'lr'; did you mean learning_rate?"):
+        optimizers.LazyAdam(lr=0.1)
+    with pytest.raises(TypeError, match="no argument 'betta_1'; did you mean beta_1?"):
+        optimizers.LazyAdam(betta_1=0.1)
+    with pytest.raises(TypeError, match="SGD has no argument 'xyzzy'$"):
+        optimizers.SGD(0.1, xyzzy=1.0)
     with pytest.raises(TypeError, match="clipnorm"):
         optimizers.CompositeOptimizer(optimizers.SGD(0.1), {}, clipnorm=1.0)
+
+
+def test_an_optimizer_is_found_by_its_name_or_its_config():
+    for name in ("LazyAdam", "lazy_adam", "lazyadam", "LAZY-ADAM"):
+        assert type(optimizers.get(name)) is optimizers.LazyAdam
+    for kind in (optimizers.SGD, optimizers.Momentum, optimizers.Adagrad, optimizers.Ftrl):
+        assert type(optimizers.get(kind.__name__)) is kind
+    assert type(optimizers.get("row_wise_adagrad")) is optimizers.RowWiseAdagrad
+    optimizer = optimizers.LazyAdam(0.25, beta_1=0.5)
+    assert optimizers.get(optimizer) is optimizer
+    again = optimizers.get(tf.keras.optimizers.serialize(optimizer))
+    assert type(again) is optimizers.LazyAdam and again.beta_1 == 0.5
+    with pytest.raises(
+        ValueError, match="must be one of sgd, .* got 'adam'; did you mean 'lazy_adam'"
+    ):
+        optimizers.get("adam")
+    with pytest.raises(ValueError, match="must be a name, a config or an optimizer, got 3"):
+        optimizers.get(3)
 
 
 @pytest.mark.skipif(KERAS_3, reason="Keras 3 has these options")

@@ -47,11 +47,20 @@ OPTIONS = {
 }
 # Options of the base class do not depend on the rule: one class shows them.
 COMMON = set(inspect.signature(optimizers.SparseOptimizer).parameters) - {"learning_rate"}
+
+
+def parameters_of(cls):
+    """Every keyword of a class, with the options of all optimizers."""
+    base = inspect.signature(optimizers.SparseOptimizer).parameters
+    return {**base, **inspect.signature(cls).parameters}
+
+
+NOT_OPTIONS = {"name", "kwargs", "options"}
 CASES = [
     (cls, option)
     for cls in CLASSES
-    for option in inspect.signature(cls).parameters
-    if option not in ("name", "kwargs") and (option not in COMMON or cls is optimizers.Adagrad)
+    for option in parameters_of(cls)
+    if option not in NOT_OPTIONS and (option not in COMMON or cls is optimizers.Adagrad)
 ]
 
 
@@ -125,11 +134,11 @@ def trained(optimizer, compiled=False):
 
 
 def test_every_option_of_every_optimizer_has_a_value_here():
-    options = {n for c in CLASSES for n in inspect.signature(c).parameters}
-    assert options - {"name", "kwargs"} == set(OPTIONS)
+    options = {n for c in CLASSES for n in parameters_of(c)}
+    assert options - NOT_OPTIONS == set(OPTIONS)
     for values in OPTIONS.values():
         for name, value in values.items():
-            defaults = [inspect.signature(c).parameters.get(name) for c in CLASSES]
+            defaults = [parameters_of(c).get(name) for c in CLASSES]
             assert all(p is None or p.default != value for p in defaults), name
 
 

@@ -236,7 +236,7 @@ def test_the_rate_of_adam_and_of_schedules_follows_the_step():
 @pytest.mark.parametrize(
     ("optimizer", "message"),
     [
-        (lambda: optimizers.Momentum(0.1), "got twml_ops.optimizers.sgd.Momentum"),
+        (lambda: optimizers.Momentum(0.1), "got twml_ops.optimizers.first_order.Momentum"),
         (lambda: optimizers.RowWiseAdagrad(0.1), "RowWiseAdagrad"),
         (lambda: tf.keras.optimizers.Adam(0.1), "got .*Adam"),
         (lambda: optimizers.SGD(0.1, weight_decay=0.1), "weight_decay is not supported"),

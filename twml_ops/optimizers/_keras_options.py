@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import difflib
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -11,18 +13,42 @@ from twml_ops._keras import KERAS_3, VERSION, optimizer_takes
 _OF_KERAS_2 = ("jit_compile", "is_legacy_optimizer")
 
 
-def check_options_of_keras_2(options: dict[str, Any]) -> None:
-    """Checks options that only configs of Keras 2 have.
+# Names that other versions of Keras and other libraries use.
+_OTHER_NAMES = {"lr": "learning_rate", "eps": "epsilon", "betas": "beta_1", "decay": "weight_decay"}
+
+
+def check_other_options(optimizer: type, options: dict[str, Any]) -> None:
+    """Checks keywords that no constructor of an optimizer names.
+
+    Args:
+        optimizer: the class whose constructor was called.
+        options: the keywords; those that only configs of Keras 2 have are accepted.
 
     Raises:
-        TypeError: there is no such option.
-        ValueError: one has another value than in these configs.
+        TypeError: there is no such option; the message names the one that was probably meant.
+        ValueError: an option of Keras 2 has another value than in its configs.
     """
     for option, value in options.items():
         if option not in _OF_KERAS_2:
-            raise TypeError(f"optimizers of twml_ops have no argument {option!r}")
+            raise TypeError(
+                f"{optimizer.__name__} has no argument {option!r}{did_you_mean(optimizer, option)}"
+            )
         if value:
             raise ValueError(f"{option} must be False, got {value!r}")
+
+
+def did_you_mean(optimizer: type, option: str) -> str:
+    """The keyword that was probably meant, as the end of a message; empty if none is similar."""
+    known = {
+        p.name: None
+        for c in optimizer.__mro__
+        if c.__module__.startswith("twml_ops.")
+        for p in inspect.signature(c.__init__).parameters.values()  # type: ignore[misc]
+        if p.name != "self" and p.kind is not p.VAR_KEYWORD
+    }
+    other = _OTHER_NAMES.get(option)
+    found = [other] if other in known else difflib.get_close_matches(option, known, n=1)
+    return f"; did you mean {found[0]}?" if found else ""
 
 
 def initialize_keras(

@@ -10,7 +10,7 @@ import tensorflow as tf
 from twml_ops._keras import KERAS_3, serializable
 from twml_ops.ops._tape import tf_variable
 from twml_ops.optimizers._inverse_roots import RootMethod, inverse_roots
-from twml_ops.optimizers._keras_options import check_options_of_keras_2, initialize_keras
+from twml_ops.optimizers._keras_options import check_other_options, initialize_keras
 from twml_ops.optimizers._replica_variables import on_replica, replica_devices
 from twml_ops.optimizers._shampoo_blocks import (
     BlockState,
@@ -117,7 +117,7 @@ class Shampoo(tf.keras.optimizers.Optimizer):
         gradient_accumulation_steps: int | None = None,
         **kwargs: Any,
     ) -> None:
-        check_options_of_keras_2(kwargs)
+        check_other_options(type(self), kwargs)
         _check("beta_1", beta_1, "in [0, 1)", 0 <= beta_1 < 1)
         _check("beta_2", beta_2, "in (0, 1]", 0 < beta_2 <= 1)
         _check("epsilon", epsilon, "positive and finite", 0 < epsilon < float("inf"))

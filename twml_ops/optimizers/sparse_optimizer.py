@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypedDict
 
 import tensorflow as tf
 
@@ -11,10 +11,28 @@ from twml_ops._keras import KERAS_3
 from twml_ops.ops._tape import tf_variable
 from twml_ops.optimizers._gradients import clip
 from twml_ops.optimizers._keras_host import KerasHost, replicas
-from twml_ops.optimizers._keras_options import check_options_of_keras_2, initialize_keras
+from twml_ops.optimizers._keras_options import check_other_options, initialize_keras
 from twml_ops.optimizers._moving_average import AVERAGE_SLOTS, average_slots
 from twml_ops.optimizers.apply_update import Concurrency, apply_update
 from twml_ops.optimizers.update_rules import SlotSpec, UpdateRule
+
+
+class OptimizerOptions(TypedDict, total=False):
+    """The options that all optimizers have, as keywords; `SparseOptimizer` explains them."""
+
+    concurrency: Concurrency
+    rounding_seed: int
+    weight_decay: float | None
+    clipnorm: float | None
+    clipvalue: float | None
+    global_clipnorm: float | None
+    use_ema: bool
+    ema_momentum: float
+    ema_overwrite_frequency: int | None
+    loss_scale_factor: float | None
+    gradient_accumulation_steps: int | None
+    jit_compile: bool
+    is_legacy_optimizer: bool
 
 
 class SparseOptimizer(KerasHost):
@@ -94,6 +112,7 @@ class SparseOptimizer(KerasHost):
             which must be False.
 
     Raises:
+        TypeError: there is no such option; the message names the one that was probably meant.
         ValueError: an argument is out of range, two kinds of clipping are given, or the running
             Keras does not have an option.
     """
@@ -116,7 +135,7 @@ class SparseOptimizer(KerasHost):
         gradient_accumulation_steps: int | None = None,
         **kwargs: Any,
     ) -> None:
-        check_options_of_keras_2(kwargs)
+        check_other_options(type(self), kwargs)
         if concurrency not in ("locked", "hogwild"):
             raise ValueError(f'concurrency must be "locked" or "hogwild", got {concurrency!r}')
         initialize_keras(
