@@ -21,8 +21,20 @@ namespace twml {
 // still advance, except with ftrl: its z divides by the rate, so the step diverges as the rate
 // goes to 0. Ftrl treats rates below kMinFtrlRate as 0. An element of an ftrl row that has had no
 // gradient and no l2 (a = g = l2 = 0) does not change either, because its step would divide by 0.
-enum class UpdateRule { kSgd, kMomentum, kAdagrad, kRowWiseAdagrad, kLazyAdam, kFtrl };
-constexpr int kNumUpdateRules = 6;
+//
+// Each line has the identifier of a rule, its name, its number of slots, whether a slot has one
+// float per row instead of dim, and its number of hyperparameters.
+#define TWML_FOR_EACH_UPDATE_RULE(RULE)               \
+  RULE(Sgd, "sgd", 0, false, 2)                       \
+  RULE(Momentum, "momentum", 1, false, 4)             \
+  RULE(Adagrad, "adagrad", 1, false, 3)               \
+  RULE(RowWiseAdagrad, "rowwise_adagrad", 1, true, 3) \
+  RULE(LazyAdam, "lazy_adam", 2, false, 5)            \
+  RULE(Ftrl, "ftrl", 2, false, 6)
+
+#define TWML_RULE(Name, ...) k##Name,
+enum class UpdateRule { TWML_FOR_EACH_UPDATE_RULE(TWML_RULE) };
+#undef TWML_RULE
 constexpr int kMaxSlots = 2;
 constexpr float kMinFtrlRate = 0x1p-100f;  // keeps 1 / rate times a sum of gradients finite
 
@@ -33,11 +45,10 @@ struct UpdateRuleInfo {
   int num_hyper;
 };
 
-constexpr UpdateRuleInfo kUpdateRules[kNumUpdateRules] = {
-    {"sgd", 0, false, 2},       {"momentum", 1, false, 4},
-    {"adagrad", 1, false, 3},   {"rowwise_adagrad", 1, true, 3},
-    {"lazy_adam", 2, false, 5}, {"ftrl", 2, false, 6},
-};
+#define TWML_RULE(Name, ...) {__VA_ARGS__},
+constexpr UpdateRuleInfo kUpdateRules[] = {TWML_FOR_EACH_UPDATE_RULE(TWML_RULE)};
+#undef TWML_RULE
+constexpr int kNumUpdateRules = sizeof(kUpdateRules) / sizeof(kUpdateRules[0]);
 
 // The index of a rule in kUpdateRules, or -1.
 inline int FindUpdateRule(std::string_view name) {

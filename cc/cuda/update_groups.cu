@@ -70,17 +70,12 @@ TWML_API int twml_cuda_update_groups(const TwmlCudaCall* call, int count,
                                      const TwmlCudaTable* tables, const TwmlCudaRule* rules) {
   using namespace twml;
   using namespace twml::cuda;
-#define TWML_UPDATE(Rule)                                                             \
-  TWML_CUDA_RETURN_IF_ERROR(                                                          \
-      (Update<UpdateRule::Rule, float>(*call, count, groups, grads, tables, rules))); \
-  TWML_CUDA_RETURN_IF_ERROR(                                                          \
-      (Update<UpdateRule::Rule, Bfloat16>(*call, count, groups, grads, tables, rules)))
-  TWML_UPDATE(kSgd);
-  TWML_UPDATE(kMomentum);
-  TWML_UPDATE(kAdagrad);
-  TWML_UPDATE(kRowWiseAdagrad);
-  TWML_UPDATE(kLazyAdam);
-  TWML_UPDATE(kFtrl);
-#undef TWML_UPDATE
+#define TWML_RULE(Name, ...)                                                             \
+  TWML_CUDA_RETURN_IF_ERROR(                                                             \
+      (Update<UpdateRule::k##Name, float>(*call, count, groups, grads, tables, rules))); \
+  TWML_CUDA_RETURN_IF_ERROR(                                                             \
+      (Update<UpdateRule::k##Name, Bfloat16>(*call, count, groups, grads, tables, rules)));
+  TWML_FOR_EACH_UPDATE_RULE(TWML_RULE)
+#undef TWML_RULE
   return 0;
 }

@@ -1,7 +1,9 @@
 """The reference has a page for every module of the package, and the menu has every page."""
 
+import importlib
 from pathlib import Path
 
+import pytest
 import yaml
 
 import twml_ops
@@ -30,3 +32,9 @@ def test_the_menu_has_every_page_once():
     config = yaml.safe_load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"))
     pages = [str(p.relative_to(ROOT / "docs")) for p in (ROOT / "docs").rglob("*.md")]
     assert sorted(pages_of(config["nav"])) == sorted(pages)
+
+
+@pytest.mark.parametrize("name", ["data", "layers", "metrics", "models", "optimizers"])
+def test_completion_shows_the_public_names_of_a_package_only(name):
+    package = importlib.import_module(f"twml_ops.{name}")
+    assert dir(package) == sorted(package.__all__)

@@ -315,3 +315,17 @@ def test_padding_of_a_bag_has_no_part_in_it_with_static_shapes(combiner, weighte
     want = layer(bag).numpy()
     with ops.xla_compatible():
         np.testing.assert_allclose(layer(bag), want, atol=1e-6)
+
+
+def test_a_single_field_may_have_its_number_of_rows_without_a_list(fresh_keras):
+    ids = tf.constant([[3], [-1], [700]])
+    alone, listed = (
+        layers.FieldEmbedding(
+            rows, 4, embeddings_initializer=tf.keras.initializers.RandomNormal(seed=1)
+        )
+        for rows in (1000, [1000])
+    )
+    np.testing.assert_array_equal(alone(ids), listed(ids))
+    assert alone.get_config()["num_rows"] == listed.get_config()["num_rows"] == [1000]
+    with pytest.raises(ValueError, match="num_rows must be integers of at least 2, got 1"):
+        layers.FieldEmbedding(1, 4)

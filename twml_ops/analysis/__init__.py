@@ -75,3 +75,7 @@ __all__ = [
     "take_sample",
     "weight_norms",
 ]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -43,3 +43,7 @@ __all__ = [
     "split_for_validation",
     "split_in_time",
 ]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

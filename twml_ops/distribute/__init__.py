@@ -34,3 +34,7 @@ __all__ = [
     "received_bytes",
     "serve",
 ]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

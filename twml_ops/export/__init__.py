@@ -12,3 +12,7 @@ from twml_ops.export.scorer import to_scorer
 from twml_ops.export.tables import TableFormat
 
 __all__ = ["ScorerPublisher", "TableFormat", "to_scorer", "to_stock_tf", "to_tf"]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -88,3 +88,7 @@ __all__ = [
     "save_hash",
     "save_model",
 ]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -38,8 +38,8 @@ class FieldEmbedding(TableLayer):
 
     Args:
         num_rows: rows of each field, at least 2: an integer for every field, first the fields of
-            the matrix, then the bags. For hashes take a few times the number of categories; for the
-            rows of a `CategoryRows` its `num_rows`.
+            the matrix, then the bags; or the integer alone, for a single field. For hashes take a
+            few times the number of categories; for the rows of a `CategoryRows` its `num_rows`.
         units: D, width of the vectors: an integer, or one for each field. Then the output is a list
             of [B, units of the field], unless there are `projected_units`.
         pooling: None: a vector for each field, for layers that let fields interact. "sum", "mean"
@@ -70,7 +70,7 @@ class FieldEmbedding(TableLayer):
 
     def __init__(
         self,
-        num_rows: Sequence[int],
+        num_rows: int | Sequence[int],
         units: int | Sequence[int],
         pooling: Combiner | None = None,
         bag_combiner: Combiner = "mean",
@@ -84,7 +84,8 @@ class FieldEmbedding(TableLayer):
     ) -> None:
         kwargs.setdefault("autocast", False)  # weights of bags keep float32 in mixed precision
         super().__init__(**kwargs)
-        self.num_rows = [int(n) for n in num_rows]
+        single = isinstance(num_rows, int | np.integer)
+        self.num_rows = [int(n) for n in ([num_rows] if single else num_rows)]  # type: ignore[union-attr]
         if not self.num_rows or min(self.num_rows) < 2:
             raise ValueError(f"num_rows must be integers of at least 2, got {num_rows!r}")
         one_width = not isinstance(units, Sequence)

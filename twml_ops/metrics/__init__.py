@@ -19,3 +19,7 @@ __all__ = [
     "average_precision",
     "roc_auc",
 ]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

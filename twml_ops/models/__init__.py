@@ -138,3 +138,7 @@ def get(name: str) -> ModelBuilder:
     if name not in _MODELS:
         raise ValueError(f"unknown model {name!r}: expected one of {', '.join(names())}")
     return _MODELS[name]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

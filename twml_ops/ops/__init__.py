@@ -86,3 +86,7 @@ __all__ = [
     "weights_grad",
     "xla_compatible",
 ]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -53,7 +53,7 @@ _BY_NAME: dict[str, Callable[[], SparseOptimizer]] = {
     "sgd": SGD,
     "momentum": Momentum,
     "adagrad": Adagrad,
-    "row_wise_adagrad": RowWiseAdagrad,
+    "rowwise_adagrad": RowWiseAdagrad,
     "lazy_adam": LazyAdam,
     "ftrl": Ftrl,
 }
@@ -87,3 +87,7 @@ def get(identifier: Any) -> Any:
     meant = difflib.get_close_matches(wanted, names, n=1)
     hint = f"; did you mean {names[meant[0]]!r}?" if meant else ""
     raise ValueError(f"identifier must be one of {', '.join(_BY_NAME)}, got {identifier!r}{hint}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -37,3 +37,7 @@ __all__ = [
     "training_step",
     "use_lookups",
 ]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

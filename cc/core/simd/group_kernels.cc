@@ -66,10 +66,9 @@ GroupUpdater<Id> UpdaterForDim(int64_t dim) {
 
 template <class Id>
 GroupUpdater<Id> FindUpdater(UpdateRule rule, int64_t dim) {
-  constexpr GroupUpdater<Id> (*kUpdatersOfRule[kNumUpdateRules])(int64_t) = {
-      UpdaterForDim<UpdateRule::kSgd, Id>,      UpdaterForDim<UpdateRule::kMomentum, Id>,
-      UpdaterForDim<UpdateRule::kAdagrad, Id>,  UpdaterForDim<UpdateRule::kRowWiseAdagrad, Id>,
-      UpdaterForDim<UpdateRule::kLazyAdam, Id>, UpdaterForDim<UpdateRule::kFtrl, Id>};
+#define TWML_RULE(Name, ...) UpdaterForDim<UpdateRule::k##Name, Id>,
+  constexpr GroupUpdater<Id> (*kUpdatersOfRule[])(int64_t) = {TWML_FOR_EACH_UPDATE_RULE(TWML_RULE)};
+#undef TWML_RULE
   return kUpdatersOfRule[static_cast<int>(rule)](dim);
 }
 

@@ -219,26 +219,25 @@ void DotRows(const W* table, int64_t dim, const Id* ids, const float* row, int64
   for (; k < n; ++k) DotBlock<1>(table, dim, ids + k, 0, row, out + k);
 }
 
+template <class Id, class W>
+constexpr IdKernels<Id, W> kIdKernels = {SumRows<Id, W>, SumSegments<Id, W>, GatherRows<Id, W>,
+                                         DotRows<Id, W>};
+
+#define TWML_RULE(Name, ...) Update<UpdateRule::k##Name, Row, W>,
+template <class W, class Row>
+constexpr TableKernels<W> kTableKernels = {
+    kIdKernels<int32_t, W>, kIdKernels<int64_t, W>, {TWML_FOR_EACH_UPDATE_RULE(TWML_RULE)}};
+#undef TWML_RULE
+
 }  // namespace
 
 #define TWML_STRING_OF(x) #x
 #define TWML_STRING(x) TWML_STRING_OF(x)
-#define TWML_TABLE(W, Row)                                                                       \
-  {                                                                                              \
-    {SumRows<int32_t, W>, SumSegments<int32_t, W>, GatherRows<int32_t, W>, DotRows<int32_t, W>}, \
-        {SumRows<int64_t, W>, SumSegments<int64_t, W>, GatherRows<int64_t, W>,                   \
-         DotRows<int64_t, W>},                                                                   \
-    {                                                                                            \
-      Update<UpdateRule::kSgd, Row, W>, Update<UpdateRule::kMomentum, Row, W>,                   \
-          Update<UpdateRule::kAdagrad, Row, W>, Update<UpdateRule::kRowWiseAdagrad, Row, W>,     \
-          Update<UpdateRule::kLazyAdam, Row, W>, Update<UpdateRule::kFtrl, Row, W>               \
-    }                                                                                            \
-  }
 extern const RowKernels kRowKernels;
 const RowKernels kRowKernels = {
     TWML_STRING(TWML_SIMD_LEVEL),
-    TWML_TABLE(float, Float32Row),
-    TWML_TABLE(Bfloat16, Bfloat16Row),
+    kTableKernels<float, Float32Row>,
+    kTableKernels<Bfloat16, Bfloat16Row>,
 };
 
 }  // namespace twml::TWML_SIMD_LEVEL

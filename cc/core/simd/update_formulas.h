@@ -79,20 +79,10 @@ TWML_UPDATE_RULE(Ftrl) {
 template <UpdateRule kRule, class Row, class W>
 inline void Update(W* weights, float* const* slots, const float* __restrict g, int64_t n,
                    const float* hyper, uint32_t seed) {
-  if constexpr (kRule == UpdateRule::kSgd) {
-    Sgd<Row>(weights, slots, g, n, hyper, seed);
-  } else if constexpr (kRule == UpdateRule::kMomentum) {
-    Momentum<Row>(weights, slots, g, n, hyper, seed);
-  } else if constexpr (kRule == UpdateRule::kAdagrad) {
-    Adagrad<Row>(weights, slots, g, n, hyper, seed);
-  } else if constexpr (kRule == UpdateRule::kRowWiseAdagrad) {
-    RowWiseAdagrad<Row>(weights, slots, g, n, hyper, seed);
-  } else if constexpr (kRule == UpdateRule::kLazyAdam) {
-    LazyAdam<Row>(weights, slots, g, n, hyper, seed);
-  } else {
-    static_assert(kRule == UpdateRule::kFtrl);
-    Ftrl<Row>(weights, slots, g, n, hyper, seed);
-  }
+#define TWML_RULE(Name, ...) \
+  if constexpr (kRule == UpdateRule::k##Name) Name<Row>(weights, slots, g, n, hyper, seed);
+  TWML_FOR_EACH_UPDATE_RULE(TWML_RULE)
+#undef TWML_RULE
 }
 
 }  // namespace
