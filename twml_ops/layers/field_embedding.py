@@ -84,8 +84,9 @@ class FieldEmbedding(TableLayer):
     ) -> None:
         kwargs.setdefault("autocast", False)  # weights of bags keep float32 in mixed precision
         super().__init__(**kwargs)
-        single = isinstance(num_rows, int | np.integer)
-        self.num_rows = [int(n) for n in ([num_rows] if single else num_rows)]  # type: ignore[union-attr]
+        if isinstance(num_rows, int | np.integer):
+            num_rows = [int(num_rows)]
+        self.num_rows = [int(n) for n in num_rows]
         if not self.num_rows or min(self.num_rows) < 2:
             raise ValueError(f"num_rows must be integers of at least 2, got {num_rows!r}")
         one_width = not isinstance(units, Sequence)
