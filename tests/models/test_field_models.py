@@ -1,11 +1,13 @@
 """The models on fields, on every kind of features."""
 
+import itertools
 import math
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.pairwise import ONE_TF, SLOW, on_both
 from twml_ops import export, models
 from twml_ops.data import Schema
 from twml_ops.optimizers import Adagrad
@@ -82,8 +84,17 @@ def by_label(predicted):
     return predicted if isinstance(predicted, dict) else {"label": predicted}
 
 
-@every_model
-@pytest.mark.parametrize("kind", SCHEMAS)
+def kinds_of_models():
+    """Each model with all kinds of features, and with one kind alone; the others are slow."""
+    others = itertools.cycle(kind for kind in SCHEMAS if kind != "everything")
+    for name in SMALL:
+        alone = next(others)
+        for kind in SCHEMAS:
+            marks = [] if kind == "everything" else [ONE_TF] if kind == alone else [SLOW]
+            yield pytest.param(name, kind, marks=marks)
+
+
+@pytest.mark.parametrize(("name", "kind"), kinds_of_models())
 def test_any_features_and_labels_train_and_come_back_from_a_file(name, kind, tmp_path):
     schema = SCHEMAS[kind]
     data = data_of(schema, weighted=kind == "everything", name=name)
@@ -104,7 +115,7 @@ def test_any_features_and_labels_train_and_come_back_from_a_file(name, kind, tmp
         np.testing.assert_allclose(got[label], want[label], rtol=1e-6)
 
 
-@every_model
+@pytest.mark.parametrize("name", on_both(SMALL, "dlrm", "mmoe"))
 def test_a_stock_export_predicts_the_same(name, tmp_path):
     schema = SCHEMAS["everything"]
     model = build(name, schema)
@@ -220,6 +231,7 @@ def test_statistics_need_row_keys():
         models.dcn(schema, data_of(schema))
 
 
+@pytest.mark.one_tf
 def test_exports_take_no_row_keys(tmp_path):
     schema = SCHEMAS["everything"]
     model = build("dcn", schema)

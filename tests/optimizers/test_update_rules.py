@@ -2,6 +2,7 @@
 
 import ast
 import dataclasses
+import functools
 from pathlib import Path
 
 import numpy as np
@@ -148,6 +149,7 @@ ROOT = Path(__file__).resolve().parents[2]
 ROOM = ROOT / "twml_ops" / "optimizers"
 
 
+@functools.cache
 def private_members():
     """The private names that classes of the optimizers define, or set on themselves."""
     found = set()
