@@ -28,6 +28,8 @@ SCHEMAS = {
     "bags": Schema((), ("s", "t"), 0, "x", bags=("s", "t"), bag_weights={"t": "w"}),
     "everything": Schema(("a", "b"), ("c", "t"), 50, "x", bags=("t",), labels=("click", "sale")),
 }
+# Other models have all their layers. (test_field_units.py trains and loads "dcn", too.)
+PARTS_OF_OTHERS = ("dcn", "fm", "shared_bottom")
 every_model = pytest.mark.parametrize("name", SMALL)
 
 
@@ -90,7 +92,8 @@ def kinds_of_models():
     for name in SMALL:
         alone = next(others)
         for kind in SCHEMAS:
-            marks = [] if kind == "everything" else [ONE_TF] if kind == alone else [SLOW]
+            both = kind == "everything" and name not in PARTS_OF_OTHERS
+            marks = [] if both else [ONE_TF] if kind in (alone, "everything") else [SLOW]
             yield pytest.param(name, kind, marks=marks)
 
 
