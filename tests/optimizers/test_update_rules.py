@@ -181,12 +181,14 @@ def private_uses(text):
                 yield f"{owner}.{node.attr}"
 
 
+@pytest.mark.one_tf
 def test_other_packages_use_no_private_members_of_optimizers():
     modules = [p for p in (ROOT / "twml_ops").rglob("*.py") if ROOM not in p.parents]
     found = {(p.name, use) for p in modules for use in private_uses(p.read_text())}
     assert found == set()
 
 
+@pytest.mark.one_tf
 @pytest.mark.parametrize(
     "text",
     [
