@@ -289,10 +289,11 @@ def test_mixed_precision_keeps_the_table_in_float32(policy, path, executed):
 
 
 @pytest.mark.parametrize(
-    ("replicas", "name"),
+    "replicas_and_name",
     on_both([(1, "SGD"), (2, "SGD"), (2, "LazyAdam"), (2, "RowWiseAdagrad")], (2, "LazyAdam")),
 )
-def test_mirrored_replicas_equal_one(replicas, name, executed):
+def test_mirrored_replicas_equal_one(replicas_and_name, executed):
+    replicas, name = replicas_and_name
     strategy = distribute.mirrored_strategy(replicas)
     with executed() as ran:
         got = train_ours(make(name), scope=strategy)
