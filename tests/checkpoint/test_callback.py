@@ -11,6 +11,7 @@ import pytest
 import tensorflow as tf
 
 from tests.checkpoint.training import BATCH, bits, dataset, make_model, make_small_model
+from tests.pairwise import on_both
 from twml_ops import _keras, optimizers
 from twml_ops.checkpoint import (
     CheckpointCallback,
@@ -111,11 +112,12 @@ def check_resumed(tmp_path, stops, undisturbed, **options):
     assert (bits(resumed), resumed_events) == undisturbed
 
 
-@pytest.mark.parametrize("stops", [(1,), (4, 2, 12), (10, 3)])
+@pytest.mark.parametrize("stops", on_both([(1,), (4, 2, 12), (10, 3)], (4, 2, 12)))
 def test_a_resumed_run_equals_an_undisturbed_one(tmp_path, stops, undisturbed):
     check_resumed(tmp_path, stops, undisturbed)
 
 
+@pytest.mark.one_tf
 def test_a_run_resumed_from_the_checkpoint_before_a_damaged_one_equals_an_undisturbed_one(
     tmp_path, undisturbed
 ):
@@ -139,7 +141,9 @@ def test_every_kind_of_state_is_resumed(tmp_path):
     assert resumed_events == events
 
 
-@pytest.mark.parametrize("every_steps", [4, 5])  # 5: also while the averages are in the model
+@pytest.mark.parametrize(
+    "every_steps", on_both([4, 5], 5)
+)  # 5: also while the averages are in the model
 def test_averaged_weights_are_resumed(tmp_path, every_steps):
     def run(folder, **options):
         model = make_small_model(optimizers.LazyAdam(0.05, use_ema=True, ema_momentum=0.9))
@@ -190,6 +194,7 @@ def test_a_checkpoint_knows_the_position_that_the_steps_have_consumed(tmp_path):
     assert [c.manifest.step for c in CheckpointManager(tmp_path).all()] == [4, 8]
 
 
+@pytest.mark.one_tf
 def test_a_checkpoint_of_the_last_step_of_an_epoch_begins_the_next_one(tmp_path):
     fit(tmp_path, epochs=2, every_steps=5)
     positions = [c.manifest.values["position"] for c in CheckpointManager(tmp_path, keep=9).all()]
@@ -204,6 +209,7 @@ def test_every_so_many_seconds(tmp_path):
     assert steps == [8, 9, 10]
 
 
+@pytest.mark.one_tf
 def test_nothing_is_left_to_train_after_the_last_epoch(tmp_path):
     expected, _ = fit(tmp_path, every_steps=5)
     resumed, _ = fit(tmp_path, every_steps=5)
@@ -213,7 +219,7 @@ def test_nothing_is_left_to_train_after_the_last_epoch(tmp_path):
         assert got[name] == want[name] or name.startswith("metrics/"), name
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", on_both([signal.SIGINT, signal.SIGTERM], signal.SIGTERM))
 def test_a_signal_ends_the_training_with_a_checkpoint(tmp_path, number, undisturbed):
     class Signal(Stop):
         def on_train_batch_end(self, batch, logs=None):
@@ -244,6 +250,7 @@ def test_a_signal_ends_the_training_with_a_checkpoint(tmp_path, number, undistur
     assert (bits(resumed), resumed_events) == undisturbed
 
 
+@pytest.mark.one_tf
 def test_a_write_error_is_reported_and_training_continues(tmp_path):
     folder = tmp_path / "file"
     folder.write_text("")

@@ -5,6 +5,7 @@ import pytest
 import tensorflow as tf
 
 from tests.checkpoint.training import BATCH, bits, epoch, make_small_model
+from tests.pairwise import each_value, pairwise
 from twml_ops import core, layers
 from twml_ops.checkpoint import (
     CheckpointError,
@@ -49,8 +50,7 @@ def restored_bits(checkpoint):
     return bits(model)
 
 
-@pytest.mark.parametrize("background", [False, True])
-@pytest.mark.parametrize("policy", POLICIES)
+@pairwise(policy=POLICIES, background=[False, True])
 def test_every_checkpoint_restores_the_state_of_its_moment(tmp_path, policy, background):
     model, states = trained(), []
     options = {"keep": 9, "background": background, "tables": TablePolicy(policy)}
@@ -232,8 +232,7 @@ def test_a_missing_base_makes_the_checkpoint_invalid_and_the_next_one_a_baseline
         assert saved(manager, model, 2).manifest.base is None
 
 
-@pytest.mark.parametrize("policy", ["full", *POLICIES])
-@pytest.mark.parametrize("width", [8, 2])
+@each_value(policy=["full", *POLICIES], width=[8, 2])
 def test_quantized_tables_are_restored_within_their_error(tmp_path, policy, width):
     model = make_small_model(LazyAdam(0.1))
     train(model, 0)

@@ -309,6 +309,7 @@ def run_limited(code, folder):
     )
 
 
+@pytest.mark.one_tf
 @pytest.mark.parametrize("background", [False, True])
 def test_a_full_disk_leaves_the_previous_checkpoint(tmp_path, background):
     code = f"""

@@ -8,6 +8,7 @@ import pytest
 import tensorflow as tf
 
 from tests.data.conftest import FORMATS, ROWS
+from tests.pairwise import each_value
 from twml_ops.data import InputPosition, order, source
 
 EPOCHS = 2
@@ -24,8 +25,7 @@ def views(opened):
     return [opened, opened.split(0.3)[0], opened.shard(1, 3), opened.split(0.3)[1].shard(0, 2)]
 
 
-@pytest.mark.parametrize("view", range(4))
-@pytest.mark.parametrize("name", FORMATS)
+@each_value(name=FORMATS, view=range(4))
 @pytest.mark.one_tf
 def test_the_rest_from_a_position_is_that_of_an_uninterrupted_run(
     view, name, open_examples, numbers_in, monkeypatch

@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from pyarrow import parquet
 
+from tests.pairwise import on_both
 from twml_ops.data import DataError, Schema, csv_rows, hash_tokens, open_source, text, tfrecord
 from twml_ops.data import parquet as parquet_reader
 
@@ -203,7 +204,9 @@ def write_csv(folder, name, rows, number):
         writer.writerows([("label", "x", "c"), *rows])
 
 
-@pytest.mark.parametrize("write", [write_csv, write_parquet, write_tfrecord])
+@pytest.mark.parametrize(
+    "write", on_both([write_csv, write_parquet, write_tfrecord], write_tfrecord)
+)
 @settings(max_examples=4, deadline=None, suppress_health_check=list(HealthCheck))
 @given(FILES)
 def test_a_folder_has_the_rows_of_all_files(write, tmp_path_factory, files):

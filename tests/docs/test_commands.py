@@ -5,6 +5,7 @@ program of the documents that cannot run here, the loop of a TPU host, is read f
 """
 
 import ast
+import functools
 import importlib
 import importlib.util
 import re
@@ -32,9 +33,15 @@ def commands():
             yield pytest.param(line, id=f"{path.stem}: {line}")
 
 
+@functools.cache
+def command_line():
+    """The commands, of which typer makes objects in 40 ms."""
+    return typer.main.get_command(app)
+
+
 def parse(arguments):
     """The command line as typer reads it, without running anything."""
-    group = typer.main.get_command(app)
+    group = command_line()
     name, command, rest = group.resolve_command(group.make_context("twml-ops", ["info"]), arguments)
     if rest and rest != ["--help"]:  # prose names commands alone
         command.make_context(name, rest)

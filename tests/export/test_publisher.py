@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.pairwise import pairwise
 from twml_ops import export, layers, optimizers
 from twml_ops.checkpoint import CheckpointManager, TablePolicy, variables_of
 from twml_ops.core import Scorer
@@ -55,10 +56,12 @@ def program_of(folder):
     return json.loads((folder / "scorer.json").read_text())
 
 
-@pytest.mark.parametrize("policy", ["full", "one-shot", "consecutive", "intermittent"])
-@pytest.mark.parametrize(("partitions", "axis"), [(1, "row"), (3, "row"), (2, "column")])
-def test_every_checkpoint_is_served_as_the_model_of_its_moment(tmp_path, policy, partitions, axis):
-    model = make_model(partitions, axis)
+@pairwise(
+    policy=["full", "one-shot", "consecutive", "intermittent"],
+    partitions=[(1, "row"), (3, "row"), (2, "column")],
+)
+def test_every_checkpoint_is_served_as_the_model_of_its_moment(tmp_path, policy, partitions):
+    model = make_model(*partitions)
     served = tmp_path / "served"
     publisher = export.ScorerPublisher(model, served)
     written = []

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.pairwise import on_both
 from twml_ops import export, models
 from twml_ops.core import Scorer
 from twml_ops.data import Schema, open_source
@@ -120,7 +121,7 @@ def trained(name, data):
     return model
 
 
-@pytest.fixture(scope="module", params=["deepfm", "sparse_mlp"])
+@pytest.fixture(scope="module", params=on_both(["deepfm", "sparse_mlp"], "sparse_mlp"))
 def model(request, data):
     return trained(request.param, data)
 
@@ -231,6 +232,7 @@ def test_columns_of_one_per_row_may_have_a_second_axis(scorer):
     np.testing.assert_array_equal(got, want)
 
 
+@pytest.mark.one_tf
 def test_examples_with_a_feature_of_another_type_are_refused(data, tmp_path):
     export.to_stock_tf(trained("logistic", data), tmp_path / "saved", schema=SCHEMA)
     serve = tf.saved_model.load(str(tmp_path / "saved")).signatures["tf_example"]
@@ -350,6 +352,7 @@ def test_tensors_have_names_of_their_own():
     assert [spec.name for spec in raw.specs().values()] == ["a_b", "a_b_", "column_c", "a_b__"]
 
 
+@pytest.mark.one_tf
 def test_hash_version_1_and_inputs_that_are_no_features_are_refused(data, tmp_path):
     old = Schema((), ("c",), 0, "x", hash_version=1)
     with pytest.raises(ValueError, match="hash_version 2, got 1"):

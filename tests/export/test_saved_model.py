@@ -11,6 +11,7 @@ import tensorflow as tf
 from tensorflow.core.protobuf import saved_model_pb2
 
 from tests.export.conftest import N, batch, build, ragged
+from tests.pairwise import on_both
 from twml_ops import core, export, layers
 from twml_ops.export.model_inputs import ModelInputs
 
@@ -61,9 +62,9 @@ def in_a_process_without_us(path, tensors, tmp_path):
     return {k: np.array(v) for k, v in json.loads(done.stdout.splitlines()[-1]).items()}
 
 
-@pytest.mark.parametrize(("partitions", "axis"), [(1, "row"), (3, "row"), (2, "column")])
-def test_stock_export_has_only_stock_ops_and_predicts_the_same(tmp_path, partitions, axis):
-    model = build(partitions, axis)
+@pytest.mark.parametrize("partitions", on_both([(1, "row"), (3, "row"), (2, "column")], (3, "row")))
+def test_stock_export_has_only_stock_ops_and_predicts_the_same(tmp_path, partitions):
+    model = build(*partitions)
     export.to_stock_tf(model, tmp_path / "stock")
     assert not [op for op in ops_of(tmp_path / "stock") if op.startswith("Twml>")]
     restored = tf.saved_model.load(str(tmp_path / "stock"))

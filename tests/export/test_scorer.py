@@ -14,6 +14,7 @@ from tests.core.numpy_field_steps import dequantized
 from tests.export.conftest import N, batch, build, ragged
 from tests.models.test_field_models import SCHEMAS, features_of
 from tests.models.test_field_models import build as field_model
+from tests.pairwise import pairwise
 from twml_ops import core, export, layers, models
 from twml_ops.data import Schema
 from twml_ops.export.tables import store_rows
@@ -287,8 +288,10 @@ def test_threads_may_share_a_scorer(tmp_path, model):
         np.testing.assert_array_equal(a, b)
 
 
-@pytest.mark.parametrize("tables", ["float32", "bfloat16", "int8", "int4"])
-@pytest.mark.parametrize("name", sorted({*models.names()} - {"sparse_mlp"}))
+@pairwise(
+    name=sorted({*models.names()} - {"sparse_mlp"}),
+    tables=["float32", "bfloat16", "int8", "int4"],
+)
 def test_models_on_fields_score_as_in_keras(tmp_path, name, tables):
     schema = SCHEMAS["everything"]
     schema = dataclasses.replace(schema, labels=("label",), bag_weights={"t": "w"})

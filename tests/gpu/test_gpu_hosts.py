@@ -18,8 +18,9 @@ import pytest
 import tensorflow as tf
 
 from tests.cuda.build import emulated_library
-from tests.gpu.run_scenarios import IN_OWN_PROCESS, SCENARIOS, run_scenario
+from tests.gpu.run_scenarios import IN_OWN_PROCESS, ORDER, SCENARIOS, run_scenario
 from tests.gpu.scenario import REAL_GPU
+from tests.pairwise import ONE_TF, SLOW
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "tests" / "gpu"
@@ -45,8 +46,34 @@ def fake_gpu():
     return library
 
 
+# It runs all of benchmarks/gpu.py, for 20 s.
+OF_THE_BENCHMARK = {"the_benchmark_of_gpus_measures_every_task"}
+# Of our kernels and their numbers; on both versions others place, copy, save and load the same.
+OF_KERNELS = {
+    "a_block_places_the_whole_sparse_mlp",
+    "a_checkpoint_goes_on_where_another_placement_ended",
+    "a_step_with_all_state_on_the_gpu_moves_the_batch_only",
+    "averages_of_tables_on_the_gpu_are_those_of_tables_on_the_host",
+    "discretizers_on_the_gpu_give_the_buckets_of_the_host",
+    "files_and_checkpoints_of_features_move_between_the_host_and_the_gpu",
+    "grouped_tables_on_the_gpu_are_multiplied_in_one_op_and_train_like_those_on_the_host",
+    "max_norm_on_the_gpu_trains_like_on_the_host",
+    "sums_of_partitions_stay_on_the_gpu",
+    "tables_partitioned_by_column_train",
+    "tables_with_the_same_batch_share_its_groups_on_each_device",
+    "vectors_of_fields_stay_on_the_gpu",
+}
+
+
+def marks_of(name):
+    return [SLOW] * (name in OF_THE_BENCHMARK) + [ONE_TF] * (name in OF_KERNELS)
+
+
 @pytest.fixture(scope="module")
-def outcomes():
+def outcomes(request):
+    """The outcome of each scenario of which a test was selected."""
+    asked = {i.callspec.params["name"] for i in request.session.items if i.path == request.path}
+    here, alone = ([n for n in names if n in asked] for names in (ORDER, IN_OWN_PROCESS))
     env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])}
     if os.environ.get("TWML_REAL_GPU") == "1":  # which this process does not see: `make test-gpu`
         gpu = REAL_GPU
@@ -55,7 +82,7 @@ def outcomes():
         gpu = str(fake_gpu())
         env["TWML_OPS_CUDA_LIBRARY"] = str(emulated_library())
     found = {}
-    for names in ([], IN_OWN_PROCESS):
+    for names in filter(None, (here, alone)):
         done = subprocess.run(
             [sys.executable, "-m", "tests.gpu.run_scenarios", gpu, *names],
             env=env,
@@ -69,7 +96,7 @@ def outcomes():
 
 
 @pytest.mark.usefixtures("fresh_keras")
-@pytest.mark.parametrize("name", SCENARIOS)
+@pytest.mark.parametrize("name", [pytest.param(n, marks=marks_of(n)) for n in SCENARIOS])
 def test_with_a_gpu(outcomes, name):
     assert "error" not in outcomes[name], outcomes[name]["error"]
     got = outcomes[name]["numbers"]

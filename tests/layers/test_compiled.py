@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.pairwise import on_both, pairwise
 from twml_ops import layers, ops
 from twml_ops.models import HashedIds
 from twml_ops.ops.hash import hash_keys
@@ -184,9 +185,11 @@ def test_learned_hash():
     np.testing.assert_array_equal(compiled(layer)(ids), layer(ids))
 
 
-@pytest.mark.parametrize("training", [False, True])
-@pytest.mark.parametrize("kind", [layers.TargetStatistics, layers.CountStatistics])
-@pytest.mark.parametrize("options", [{}, {"time_boundaries": [-20, 30]}], ids=["folds", "times"])
+@pairwise(
+    kind=[layers.TargetStatistics, layers.CountStatistics],
+    options=[{}, {"time_boundaries": [-20, 30]}],
+    training=[False, True],
+)
 def test_category_statistics(kind, options, training):
     layer = kind(3, crosses=[[0, 1], [0, 1, 2]], **options)
     ids, row_keys = fields()
@@ -229,7 +232,7 @@ def test_boosted_trees(training):
     np.testing.assert_allclose(got, layer([*inputs], training=training), rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("known", [0, 1, 2, 3, 4, 5, 63, 64, 65])
+@pytest.mark.parametrize("known", on_both([0, 1, 2, 3, 4, 5, 63, 64, 65], 0, 5, 64))
 def test_find_keys(known):
     keys = np.arange(-1, 2 * known + 2)
     odd = np.arange(1, 2 * known, 2)

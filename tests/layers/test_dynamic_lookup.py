@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.pairwise import pairwise
 from twml_ops import core, distribute, export, layers, optimizers, placement
 from twml_ops._keras import KERAS_3
 from twml_ops.ops._tape import tf_variable
@@ -114,9 +115,7 @@ OPTIMIZERS = {
 }
 
 
-@pytest.mark.parametrize("name", OPTIMIZERS)
-@pytest.mark.parametrize("eagerly", [False, True])
-@pytest.mark.parametrize("kernel_dtype", ["float32", "bfloat16"])
+@pairwise(name=OPTIMIZERS, eagerly=[False, True], kernel_dtype=["float32", "bfloat16"])
 def test_with_enough_rows_training_equals_that_of_a_sparse_linear(name, eagerly, kernel_dtype):
     numbers: dict[int, int] = {}
     batches = list(zipf_batches(6))

@@ -5,6 +5,7 @@ import pytest
 import tensorflow as tf
 
 from tests.layers.conftest import FORMS, in_form, inputs_of
+from tests.pairwise import each_value
 from twml_ops import layers, optimizers
 from twml_ops.ops._tape import tf_variable
 
@@ -210,8 +211,7 @@ def test_get_config_round_trip(config):
         assert getattr(again, name) == getattr(layer, name)
 
 
-@pytest.mark.parametrize("partitions", [1, 3])
-@pytest.mark.parametrize("form", FORMS)
+@each_value(form=FORMS, partitions=[1, 3])
 def test_keras_file_round_trip(form, partitions, tmp_path):
     model = compiled(model_of(form, num_partitions=partitions))
     model.fit(batches(form), verbose=0)
@@ -386,8 +386,10 @@ def test_a_checkpoint_without_optimizer_holds_the_kernels(tmp_path, num_partitio
 # bfloat16 kernels --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("partitions", [{}, {"num_partitions": 2}])
-@pytest.mark.parametrize("optimizer", ["SGD", "Adagrad", "RowWiseAdagrad", "LazyAdam", "Ftrl"])
+@each_value(
+    optimizer=["SGD", "Adagrad", "RowWiseAdagrad", "LazyAdam", "Ftrl"],
+    partitions=[{}, {"num_partitions": 2}],
+)
 def test_a_bfloat16_kernel_trains_like_a_float32_one(optimizer, partitions, tmp_path):
     losses, start = {}, None
     for dtype in ("float32", "bfloat16"):

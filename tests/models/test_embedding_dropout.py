@@ -5,6 +5,7 @@ import pytest
 import tensorflow as tf
 
 from tests.models.test_field_models import SMALL, data_of, features_of
+from tests.pairwise import on_both
 from twml_ops import models
 from twml_ops.data import Schema
 from twml_ops.optimizers import SGD
@@ -77,7 +78,7 @@ def fitted(name, rate, run_eagerly, seed=0):
     return np.concatenate([np.ravel(w) for w in model.get_weights()])
 
 
-@pytest.mark.parametrize("run_eagerly", [False, True])
+@pytest.mark.parametrize("run_eagerly", on_both([False, True], False))
 def test_training_is_determined_by_the_seed(run_eagerly):
     first, again = (fitted("deepfm", RATE, run_eagerly) for _ in range(2))
     np.testing.assert_array_equal(first, again)

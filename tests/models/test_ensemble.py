@@ -8,6 +8,7 @@ from tests.export.test_raw_columns import ROWS, write_csv
 from tests.export.test_raw_columns import SCHEMA as RAW_SCHEMA
 from tests.models import test_field_models as fields
 from tests.models import test_models as ragged
+from tests.pairwise import on_both
 from twml_ops import core, export, layers, models
 from twml_ops.analysis.feature_groups import feature_groups
 from twml_ops.analysis.weight_norms import weight_norms
@@ -43,7 +44,7 @@ def mean_of(members, features):
     return np.mean([member(features).numpy() for member in members], axis=0)
 
 
-@pytest.fixture(params=["fields", "ragged"])
+@pytest.fixture(params=on_both(["fields", "ragged"], "fields"))
 def case(request):
     """(members, features)"""
     if request.param == "ragged":
@@ -90,6 +91,7 @@ def test_every_export_predicts_the_same(case, tmp_path):
     np.testing.assert_allclose(scorer.predict(flat), want, atol=1e-6)
 
 
+@pytest.mark.one_tf
 def test_tables_of_fewer_bits_are_those_of_every_member(tmp_path):
     members = field_members(count=2)
     features = fields.features_of(fields.SCHEMAS["categories"], 9, 3, "dcn")
@@ -106,6 +108,7 @@ def test_tables_of_fewer_bits_are_those_of_every_member(tmp_path):
     assert len(stored_variables(model, "int8")) == 2 * len(stored_variables(members[0], "int8"))
 
 
+@pytest.mark.one_tf
 def test_exports_take_raw_columns(tmp_path):
     train = open_source(write_csv(tmp_path / "a.csv"), schema=RAW_SCHEMA)
     batches = train.dataset(64, layout="fields")
@@ -155,6 +158,7 @@ def test_members_lose_their_optimizers_and_share_their_weights():
     np.testing.assert_allclose(model(features), mean_of(members, features), atol=1e-6)
 
 
+@pytest.mark.one_tf
 def test_a_calibration_follows_the_mean():
     members = field_members()
     features = fields.features_of(fields.SCHEMAS["categories"], 9, 3, "dcn")
@@ -167,6 +171,7 @@ def test_a_calibration_follows_the_mean():
     assert len(models.ensemble_members(calibrated)) == 3
 
 
+@pytest.mark.one_tf
 def test_squared_weight_norms_are_means_over_the_members():
     members = ragged_members()
     features = ragged.features_of(RAGGED_SCHEMA, 30, seed=3)

@@ -1,11 +1,13 @@
 """The models on fields, on every kind of features."""
 
+import itertools
 import math
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.pairwise import ONE_TF, SLOW, on_both
 from twml_ops import export, models
 from twml_ops.data import Schema
 from twml_ops.optimizers import Adagrad
@@ -26,6 +28,8 @@ SCHEMAS = {
     "bags": Schema((), ("s", "t"), 0, "x", bags=("s", "t"), bag_weights={"t": "w"}),
     "everything": Schema(("a", "b"), ("c", "t"), 50, "x", bags=("t",), labels=("click", "sale")),
 }
+# Other models have all their layers. (test_field_units.py trains and loads "dcn", too.)
+PARTS_OF_OTHERS = ("dcn", "fm", "shared_bottom")
 every_model = pytest.mark.parametrize("name", SMALL)
 
 
@@ -82,8 +86,18 @@ def by_label(predicted):
     return predicted if isinstance(predicted, dict) else {"label": predicted}
 
 
-@every_model
-@pytest.mark.parametrize("kind", SCHEMAS)
+def kinds_of_models():
+    """Each model with all kinds of features, and with one kind alone; the others are slow."""
+    others = itertools.cycle(kind for kind in SCHEMAS if kind != "everything")
+    for name in SMALL:
+        alone = next(others)
+        for kind in SCHEMAS:
+            both = kind == "everything" and name not in PARTS_OF_OTHERS
+            marks = [] if both else [ONE_TF] if kind in (alone, "everything") else [SLOW]
+            yield pytest.param(name, kind, marks=marks)
+
+
+@pytest.mark.parametrize(("name", "kind"), kinds_of_models())
 def test_any_features_and_labels_train_and_come_back_from_a_file(name, kind, tmp_path):
     schema = SCHEMAS[kind]
     data = data_of(schema, weighted=kind == "everything", name=name)
@@ -104,7 +118,7 @@ def test_any_features_and_labels_train_and_come_back_from_a_file(name, kind, tmp
         np.testing.assert_allclose(got[label], want[label], rtol=1e-6)
 
 
-@every_model
+@pytest.mark.parametrize("name", on_both(SMALL, "dlrm", "mmoe"))
 def test_a_stock_export_predicts_the_same(name, tmp_path):
     schema = SCHEMAS["everything"]
     model = build(name, schema)
@@ -220,6 +234,7 @@ def test_statistics_need_row_keys():
         models.dcn(schema, data_of(schema))
 
 
+@pytest.mark.one_tf
 def test_exports_take_no_row_keys(tmp_path):
     schema = SCHEMAS["everything"]
     model = build("dcn", schema)

@@ -69,6 +69,7 @@ def test_inference_has_the_mean_of_the_logits_and_training_that_of_the_net(model
             assert np.ptp(x) > 1
 
 
+@pytest.mark.one_tf
 def test_no_label_of_a_fold_is_in_the_trees_of_its_ensemble():
     features, dataset = examples()
     labels = np.concatenate([y for _, y in dataset])
@@ -98,6 +99,7 @@ def test_no_label_of_a_fold_is_in_the_trees_of_its_ensemble():
         assert np.array_equal(before, after) == same
 
 
+@pytest.mark.one_tf
 def test_an_ensemble_has_the_columns_of_the_model_for_the_rows_of_its_fold(monkeypatch):
     schema = Schema(("a", "b"), ("c",), 7, "x")
     features, dataset = examples(sparse=True)
@@ -147,6 +149,7 @@ def test_there_are_no_trees_if_they_are_not_wanted_or_find_nothing():
     assert not trees_of(models.dcn(SCHEMA, examples(signal=0.0)[1], **OPTIONS))
 
 
+@pytest.mark.one_tf
 def test_each_label_has_trees():
     schema = Schema(("a", "b"), ("c",), 0, "x", labels=("click", "sale"))
     features, dataset = examples(labels=2)
@@ -157,6 +160,7 @@ def test_each_label_has_trees():
     assert not np.array_equal(found["click"], found["sale"])
 
 
+@pytest.mark.one_tf
 def test_few_raw_sparse_ids_are_columns_of_the_trees():
     schema = Schema(("a", "b"), ("c",), 7, "x")
     (trees,) = trees_of(models.dcn(schema, examples(sparse=True)[1], **OPTIONS))

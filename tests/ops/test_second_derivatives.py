@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.pairwise import pairwise
 from twml_ops import ops
 from twml_ops.ops import _library
 from twml_ops.ops.stock import library as stock
@@ -90,10 +91,12 @@ def table_of(source):
     return tf.Variable(TABLE, dtype="bfloat16" if source == "bfloat16" else "float32")
 
 
-@pytest.mark.parametrize("graph", [False, True])
-@pytest.mark.parametrize("binary", [False, True])
-@pytest.mark.parametrize("source", ["variable", "bfloat16", "tensor"])
-@pytest.mark.parametrize("library", LIBRARIES)
+@pairwise(
+    library=LIBRARIES,
+    source=["variable", "bfloat16", "tensor"],
+    binary=[False, True],
+    graph=[False, True],
+)
 def test_sparse_linear_has_the_derivatives_of_the_dense_product(library, source, binary, graph):
     splits = EVEN if library == "xla_compatible" else UNEVEN
     ids = tf.constant(IDS, tf.int32 if binary else tf.int64)
@@ -227,9 +230,7 @@ def norm_of(name):
     )
 
 
-@pytest.mark.parametrize("graph", [False, True])
-@pytest.mark.parametrize("name", ["max_norm", "online_standardize"])
-@pytest.mark.parametrize("library", LIBRARIES)
+@pairwise(library=LIBRARIES, name=["max_norm", "online_standardize"], graph=[False, True])
 def test_norms_have_the_derivatives_of_their_formula(library, name, graph):
     ours, twin = norm_of(name)
     inputs = [tf.constant(VALUES), tf.Variable(np.linspace(-1, 1, N).astype(np.float32))]

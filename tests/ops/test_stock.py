@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.core.test_tree_sums import numbers, random_trees
+from tests.pairwise import pairwise
 from twml_ops import core, ops
 from twml_ops.ops import _library
 from twml_ops.ops.stock import library as stock
@@ -98,10 +99,7 @@ def test_sums_of_trees(rows, own):
     assert_equal(lambda: ops.tree_sums(x, ensembles, **nodes, max_depth=5), exact=False)
 
 
-@pytest.mark.parametrize("entries", [0, 1, 40])
-@pytest.mark.parametrize("units", [1, 5, 33])
-@pytest.mark.parametrize("binary", [False, True])
-@pytest.mark.parametrize("dtype", [np.int32, np.int64])
+@pairwise(entries=[0, 1, 40], units=[1, 5, 33], binary=[False, True], dtype=[np.int32, np.int64])
 def test_sparse_linear_and_its_gradients(entries, units, binary, dtype):
     rng = np.random.default_rng(entries + units)
     ids, values, splits = batch(rng, 6, entries, 9, dtype)
@@ -188,9 +186,13 @@ def buckets(rng, features):
 CHOICES = list(itertools.product(["left", "right"], ["bucket", "drop"], ["pass", "drop"]))
 
 
-@pytest.mark.parametrize(("side", "missing", "unknown"), CHOICES)
-@pytest.mark.parametrize("features", [0, 1, 5])
-@pytest.mark.parametrize("binary", [False, True])
+@pairwise(
+    side=["left", "right"],
+    missing=["bucket", "drop"],
+    unknown=["pass", "drop"],
+    features=[0, 1, 5],
+    binary=[False, True],
+)
 def test_discretizers(side, missing, unknown, features, binary):
     rng = np.random.default_rng(features)
     state = buckets(rng, features)
@@ -254,13 +256,16 @@ def test_the_rules_are_those_of_the_core():
         assert (number, len(hyper)) == (rules[rule][0], rules[rule][2])
 
 
-@pytest.mark.parametrize("rule", RULES)
-@pytest.mark.parametrize(("entries", "rate"), [(0, 0.1), (12, 0.1), (12, 0.0), (12, 1e-40)])
-@pytest.mark.parametrize("width", [(), (0,), (1,), (5,)])
-def test_updates(rule, entries, rate, width):
+@pairwise(
+    rule=RULES,
+    entries_and_rate=[(0, 0.1), (12, 0.1), (12, 0.0), (12, 1e-40)],
+    width=[(), (0,), (1,), (5,)],
+)
+def test_updates(rule, entries_and_rate, width):
     if rule == "rowwise_adagrad" and not width:
         return
     number, hyper = RULES[rule]
+    entries, rate = entries_and_rate
     hyper = [rate, *hyper[1:]]
     rng = np.random.default_rng(entries)
     ids = rng.integers(0, 9, entries)

@@ -72,6 +72,7 @@ def one_thread():
     return run(1)
 
 
+@pytest.mark.one_tf
 @pytest.mark.parametrize("threads", [2, 4])
 def test_any_number_of_threads_gives_the_same_bits(threads, one_thread):
     assert run(threads) == one_thread

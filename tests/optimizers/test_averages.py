@@ -7,6 +7,7 @@ import pytest
 import tensorflow as tf
 
 from tests.distribute.conftest import copies
+from tests.pairwise import on_both, pairwise
 from twml_ops import distribute, export, layers, ops, optimizers, placement
 from twml_ops._keras import KERAS_3
 from twml_ops.ops import _library
@@ -84,8 +85,7 @@ def fit(model, *callbacks, epochs=2, **options):
     )
 
 
-@pytest.mark.parametrize("eagerly", [False, True])
-@pytest.mark.parametrize("name", OPTIMIZERS)
+@pairwise(name=OPTIMIZERS, eagerly=[False, True])
 def test_averages_equal_those_of_all_weights_in_every_step(name, eagerly):
     optimizer = with_average(getattr(optimizers, name))
     model, reference = model_of(optimizer, run_eagerly=eagerly), DenseAverage()
@@ -172,9 +172,11 @@ def sparse_gradients(steps=9):
         yield tf.IndexedSlices(tf.constant(rows), tf.constant(ids), tf.constant([N, D]))
 
 
-@pytest.mark.parametrize("accumulated", [None, *([2] if KERAS_3 else [])])
-@pytest.mark.parametrize("frequency", [None, 1, 3])
-@pytest.mark.parametrize("graph", [False, True])
+@pairwise(
+    graph=[False, True],
+    frequency=[None, 1, 3],
+    accumulated=[None, *([2] if KERAS_3 else [])],
+)
 def test_options_mean_what_they_mean_in_keras(graph, frequency, accumulated):
     options = {"use_ema": True, "ema_momentum": MOMENTUM, "ema_overwrite_frequency": frequency}
     if accumulated:
@@ -315,7 +317,7 @@ def test_loss_scaling():
     assert max(reference.errors) < TOLERANCE
 
 
-@pytest.mark.parametrize("where", ["auto", "sharded"])
+@pytest.mark.parametrize("where", on_both(["auto", "sharded"], "sharded"))
 def test_replicas_have_the_averages_of_one(where):
     def trained(strategy):
         tf.keras.utils.set_random_seed(1)

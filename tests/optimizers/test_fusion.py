@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.pairwise import on_both
 from twml_ops import distribute, layers, ops, optimizers
 from twml_ops._keras import KERAS_3
 
@@ -162,7 +163,7 @@ def test_fit_is_fused_and_equals_keras(name, executed):
         assert_close(got, train_stock(lambda: keras(0.1, **arguments)))
 
 
-@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.parametrize("name", on_both(OPTIMIZERS, "SGD", "LazyAdam"))
 def test_fused_and_by_slices_are_the_same(name, executed):
     with never_fused(), executed() as ran:
         by_slices = train_ours(make(name))
@@ -288,9 +289,11 @@ def test_mixed_precision_keeps_the_table_in_float32(policy, path, executed):
 
 
 @pytest.mark.parametrize(
-    ("replicas", "name"), [(1, "SGD"), (2, "SGD"), (2, "LazyAdam"), (2, "RowWiseAdagrad")]
+    "replicas_and_name",
+    on_both([(1, "SGD"), (2, "SGD"), (2, "LazyAdam"), (2, "RowWiseAdagrad")], (2, "LazyAdam")),
 )
-def test_mirrored_replicas_equal_one(replicas, name, executed):
+def test_mirrored_replicas_equal_one(replicas_and_name, executed):
+    replicas, name = replicas_and_name
     strategy = distribute.mirrored_strategy(replicas)
     with executed() as ran:
         got = train_ours(make(name), scope=strategy)

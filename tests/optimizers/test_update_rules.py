@@ -2,6 +2,7 @@
 
 import ast
 import dataclasses
+import functools
 from pathlib import Path
 
 import numpy as np
@@ -148,6 +149,7 @@ ROOT = Path(__file__).resolve().parents[2]
 ROOM = ROOT / "twml_ops" / "optimizers"
 
 
+@functools.cache
 def private_members():
     """The private names that classes of the optimizers define, or set on themselves."""
     found = set()
@@ -179,12 +181,14 @@ def private_uses(text):
                 yield f"{owner}.{node.attr}"
 
 
+@pytest.mark.one_tf
 def test_other_packages_use_no_private_members_of_optimizers():
     modules = [p for p in (ROOT / "twml_ops").rglob("*.py") if ROOM not in p.parents]
     found = {(p.name, use) for p in modules for use in private_uses(p.read_text())}
     assert found == set()
 
 
+@pytest.mark.one_tf
 @pytest.mark.parametrize(
     "text",
     [

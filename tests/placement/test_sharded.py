@@ -7,6 +7,7 @@ import pytest
 import tensorflow as tf
 
 from tests.distribute.conftest import copies, ragged_batch, replicas_of
+from tests.pairwise import ONE_TF
 from twml_ops import distribute, layers, optimizers, placement
 from twml_ops._keras import KERAS_3
 
@@ -124,8 +125,11 @@ def state_of(model):
 @pytest.mark.parametrize(
     ("optimizer", "wrapper"),
     [
-        *((optimizers.LazyAdam, wrapper) for wrapper in WRAPPERS),
-        (optimizers.RowWiseAdagrad, "alone"),
+        (optimizers.LazyAdam, "alone"),
+        (optimizers.LazyAdam, "loss scale of keras"),
+        pytest.param(optimizers.LazyAdam, "composite", marks=ONE_TF),
+        pytest.param(optimizers.LazyAdam, "loss scale", marks=ONE_TF),
+        pytest.param(optimizers.RowWiseAdagrad, "alone", marks=ONE_TF),
     ],
 )
 def test_files_have_whole_tables_and_slots_for_any_number_of_replicas(

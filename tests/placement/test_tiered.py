@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.pairwise import pairwise
 from twml_ops import export, layers, ops, optimizers
 from twml_ops._keras import KERAS_3
 from twml_ops.layers import Tiered
@@ -76,8 +77,7 @@ def dataset(found):
     return tf.data.Dataset.zip((parts, tf.data.Dataset.from_tensor_slices(tf.stack(y))))
 
 
-@pytest.mark.parametrize("kernel_dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize("name", OPTIMIZERS)
+@pairwise(name=OPTIMIZERS, kernel_dtype=["float32", "bfloat16"])
 def test_training_equals_that_of_a_table_in_memory(tmp_path, name, kernel_dtype):
     found = list(batches(20))
     made = []
