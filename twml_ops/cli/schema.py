@@ -1,0 +1,88 @@
+"""`twml-ops schema`: shows the features of a data set, or writes them to edit."""
+
+from __future__ import annotations
+
+import warnings
+from enum import Enum
+from typing import Annotated, Literal
+
+import typer
+
+from twml_ops.cli.options import (
+    SOURCES,
+    Categorical,
+    Debug,
+    Drop,
+    Group,
+    Label,
+    Numeric,
+    Time,
+    Weight,
+)
+from twml_ops.data import ColumnUses
+
+
+class Format(str, Enum):
+    """Formats in which a schema can be written."""
+
+    YAML = "yaml"
+    JSON = "json"
+    TABLE = "table"
+
+
+def schema(
+    data: Annotated[str, typer.Argument(help=f"Examples: {SOURCES}.", show_default=False)],
+    format: Annotated[Format, typer.Option(help="Format of the output.")] = Format.YAML,
+    label: Label = None,
+    time: Time = None,
+    weight: Weight = None,
+    group: Group = None,
+    categorical: Categorical = None,
+    numeric: Numeric = None,
+    drop: Drop = None,
+    debug: Debug = False,
+) -> None:
+    """Writes what the columns of a data set are: their kinds, and why.
+
+    `twml-ops schema DATA > features.yaml` writes a file to edit: the kind of each column, or why it
+    is not used, and the sample weights, labels, time and group. `train --schema features.yaml`
+    reads with it.
+    """
+    from twml_ops.cli.configure import uses_of
+
+    pass
+
+    uses = uses_of(label, time, weight, group, categorical, numeric, drop)
+    show_schema(data, format.value, uses)
+
+
+NO_USES = ColumnUses()
+
+
+def show_schema(
+    data: str, format: Literal["yaml", "json", "table"], uses: ColumnUses = NO_USES
+) -> None:
+    """Prints what the columns of `data` are.
+
+    Args:
+        data: SOURCE string.
+        format: "yaml" or "json", which `open_source` reads, or a table for the terminal.
+        uses: what the user says of columns.
+
+    Raises:
+        FileNotFoundError: the data do not exist.
+        DataError: the data cannot be read.
+    """
+    from twml_ops.cli.terminal import make_console
+    from twml_ops.data import DataWarning, open_source, schema_to_text
+    from twml_ops.report.columns import columns_table, schema_table
+
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", ".*: guessed from names", DataWarning)
+        source = open_source(data, uses=uses)
+    schema, findings = source.schema, source.findings
+    if format == "table":
+        console = make_console()
+        console.print(columns_table(findings, schema) if findings else schema_table(schema))
+    else:
+        print(schema_to_text(schema, format, findings), end="")
