@@ -12,7 +12,7 @@ import traceback
 from collections.abc import Callable
 from typing import Any
 
-from twml_ops.training.errors import one_line
+from twml_ops.cli.errors import one_line
 
 
 def serve(handle: Callable[[dict[str, Any]], dict[str, Any]]) -> None:

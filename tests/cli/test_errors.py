@@ -3,8 +3,8 @@
 import pytest
 import tensorflow as tf
 
-from twml_ops.cli.errors import report
-from twml_ops.training.errors import UserError, one_line
+from twml_ops.cli.errors import one_line, report
+from twml_ops.training.errors import UserError
 
 GRAPH = """Graph execution error:
 

@@ -178,7 +178,7 @@ def test_a_configuration_repeats_a_run_bit_for_bit(libsvm, tmp_path):
 
 def test_a_model_of_the_user_is_trained_and_read_again(tmp_path):
     data, out = write_criteo(tmp_path / "c.tsv", 200), tmp_path / "run"
-    model = f"{Path(__file__).parents[3]}/examples/own_model.py:build"
+    model = f"{Path(__file__).parents[2]}/examples/own_model.py:build"
     options = ["--epochs", "1", "--model", model, "--set", "units=3"]
     main(["train", "--data", data, "--out", str(out), *options])
     trained = TrainedRun(out)

@@ -11,7 +11,7 @@ import tensorflow as tf
 from twml_ops.cli import main
 from twml_ops.data import InputSettings, Pipeline, tune_pipeline
 
-EXAMPLE = Path(__file__).parents[3] / "examples" / "input_pipeline.py"
+EXAMPLE = Path(__file__).parents[2] / "examples" / "input_pipeline.py"
 
 
 def example():

@@ -61,7 +61,7 @@ def run_steps(libsvm, out, signals, *options):
         capture_output=True,
         text=True,
         check=False,
-        cwd=MODEL.parents[3],
+        cwd=MODEL.parents[2],
     )
 
 

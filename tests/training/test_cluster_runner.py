@@ -9,9 +9,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.cli.commands.test_train import METRICS
 
 import twml_ops
+from tests.cli.test_train import METRICS
 from twml_ops import _child
 from twml_ops.distribute.launch import Ports
 from twml_ops.training.trained_run import TrainedRun

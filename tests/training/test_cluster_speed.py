@@ -92,7 +92,7 @@ def test_the_speed_of_one_process_is_that_of_its_steps(monkeypatch):
 
 
 IMPATIENT = (
-    "from twml_ops.cli import main; from twml_ops.cli.runs import cluster_speed as c; "
+    "from twml_ops.cli import main; from twml_ops.training import cluster_runner as c; "
     "c.CLUSTER_SECONDS = c.LEAST_SECONDS = c.PROCESS_SECONDS = 0.2; import sys; main(sys.argv[1:])"
 )
 

@@ -33,7 +33,7 @@ def launch(*words):
 
 def train_words(folder, epochs):
     data = write_libsvm(folder / "a.svm", 300)  # one unit: the ranks share its examples
-    words = ["train", "--data", data, "--model", f"{ROOT}/tests/cli/runs/dying_model.py:build"]
+    words = ["train", "--data", data, "--model", f"{ROOT}/tests/training/dying_model.py:build"]
     words += ["--set", f"folder={folder}", "--out", str(folder / "run"), "--epochs", str(epochs)]
     return [*words, "--batch-size", "8", "--learning-rate", "0.1"]
 

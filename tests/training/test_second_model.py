@@ -70,7 +70,7 @@ def test_a_run_that_is_continued_does_not_repeat_the_second_model(tmp_path, monk
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("twml_ops.cli.runs.choices.choose_epochs", interrupt)
+        patch.setattr("twml_ops.training.selection.choose_epochs", interrupt)
         with pytest.raises((SystemExit, KeyboardInterrupt)):
             main(arguments)
     assert (tmp_path / "run.checkpoints" / "trials.json").exists()

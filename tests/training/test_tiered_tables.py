@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tensorflow as tf
-from tests.cli.runs.test_checkpoints import run_steps
 
+from tests.training.test_checkpoints import run_steps
 from twml_ops import layers, placement
 from twml_ops._keras import KERAS_3
 from twml_ops.cli import main

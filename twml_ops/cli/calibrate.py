@@ -56,8 +56,6 @@ def calibrate(
     The folder contains the files of a training run. Its report shows the reliability of the
     predictions before and after the calibration.
     """
-    pass
-
     calibrate_run(run, data, evaluation, method, out, overwrite)
 
 
@@ -80,7 +78,7 @@ def calibrate_run(
     """
     from twml_ops._known_categories import KnownCategories
     from twml_ops.analysis import scoring
-    from twml_ops.cli.reporter import print_result
+    from twml_ops.cli.reporter import ConsoleReporter, print_result
     from twml_ops.cli.terminal import make_console
     from twml_ops.data import original_errors
     from twml_ops.report.run_files import write_files, write_model
@@ -91,7 +89,9 @@ def calibrate_run(
     from twml_ops.training.run_folder import TENSORBOARD, new_folder
     from twml_ops.training.trained_run import TrainedRun
 
-    with new_folder(out, overwrite) as folder:
+    console = make_console()
+    reporter = ConsoleReporter(console)
+    with new_folder(out, overwrite, reporter=reporter) as folder:
         check_method(method)
         trained = TrainedRun(run)
         if trained.calibration is not None:
@@ -99,16 +99,15 @@ def calibrate_run(
                 f"{run}: is calibrated already; calibrate the run that it was made from, "
                 f"{trained.calibration['run']}"
             )
-        console = make_console()
         source, held_out = trained.calibration_pair(data, evaluation)
         with original_errors(source, held_out):
             sizes = source.num_examples(), held_out.num_examples()
             _print_task(console, run, trained, method, source, held_out)
             if data in (trained.facts["data"], trained.facts["train_source"]):
                 _print_warning(console)
-            before = score_source(trained.model, held_out, console, sizes[1])
+            before = score_source(trained.model, held_out, reporter, sizes[1])
             start = time.perf_counter()
-            scores = score_source(trained.model, source, console, sizes[0], "scoring")
+            scores = score_source(trained.model, source, reporter, sizes[0], "scoring")
             fitted = {
                 label: fit_calibration(
                     method, of_label, source.name, f"calibration_{i}" if i else "calibration"
@@ -117,8 +116,8 @@ def calibrate_run(
             }
             seconds = time.perf_counter() - start
             model = append_layers(trained.model, fitted)
-            after = score_source(model, held_out, console, sizes[1])
-            importances = importances_of(model, held_out, trained.facts["seed"], console)
+            after = score_source(model, held_out, reporter, sizes[1])
+            importances = importances_of(model, held_out, trained.facts["seed"], reporter)
         if (run / TENSORBOARD).is_dir():
             shutil.copytree(run / TENSORBOARD, folder / TENSORBOARD)
         calibration = {

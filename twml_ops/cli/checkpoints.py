@@ -19,23 +19,18 @@ app = typer.Typer(
     no_args_is_help=True,
 )
 
-
 Folder = Annotated[Path, typer.Argument(help="The folder of the checkpoints.", show_default=False)]
 
 
 @app.command("list")
 def list_(folder: Folder, debug: Debug = False) -> None:
     """Prints a line for each valid checkpoint, from the oldest to the newest."""
-    pass
-
     typer.echo(table_of(folder))
 
 
 @app.command()
 def verify(folder: Folder, debug: Debug = False) -> None:
     """Compares all bytes with their checksums; the exit status is 1 if one is damaged."""
-    pass
-
     damaged = 0
     for name, problem in problems_of(folder):
         typer.echo(f"{name}: {problem or 'valid'}")

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import sys
 import traceback
 import warnings
 from collections.abc import Iterator
 from typing import Any, NoReturn
 
-from twml_ops.training.errors import RunInterrupted, one_line
+from twml_ops.training.errors import RunInterrupted, UserError
 
+_PREFIX = re.compile(r"^(\{\{function_node .*?\}\}\s*)?(\w+(Error|Exception|Invalid): )?")
+_SUFFIX = re.compile(r"\s*(\[\[\{\{node|\[Op:|\[name: ).*$")
+
+_NOISE = re.compile(
+    r"^($|Traceback|File \"|Graph execution error|Detected at node|Node: |\s|\d+ root error|"
+    r"\(\d+\) )"
+)
 USAGE = 2
-
-
 FAILED = 1
-
-
 INTERRUPTED = 130
 
 
@@ -87,3 +91,31 @@ def _is_interrupt(error: BaseException | None) -> bool:
             return True
         error = error.__cause__
     return False
+
+
+def one_line(error: BaseException) -> str:
+    """The message of an error without stack, op names or line breaks."""
+    if isinstance(error, UserError):
+        return " ".join(str(error).split())
+    if hasattr(error, "format_message"):
+        return " ".join(error.format_message().split())
+    if isinstance(error, OSError) and error.strerror and error.filename:
+        return f"{error.filename}: {error.strerror}"
+    message = _cause(str(getattr(error, "message", None) or error))
+    if isinstance(error, (ValueError, OSError, EOFError, ImportError)) or _is_tensorflow(error):
+        return message or type(error).__name__
+    return (
+        f"internal error, please report it (--debug shows more): {type(error).__name__}: {message}"
+    )
+
+
+def _is_tensorflow(error: BaseException) -> bool:
+    return any(c.__module__.startswith("tensorflow.") for c in type(error).__mro__)
+
+
+def _cause(message: str) -> str:
+    """The line of a message that names the cause. TensorFlow prints it below a stack."""
+    _, node, below = message.rpartition("\nNode: ")
+    lines = (below.split("\n", 1)[1] if node and "\n" in below else message).splitlines()
+    lines = [_SUFFIX.sub("", _PREFIX.sub("", re.sub(r"^\(\d+\) \w+:\s+", "", li))) for li in lines]
+    return next((" ".join(li.split()) for li in lines if not _NOISE.match(li)), message.strip())

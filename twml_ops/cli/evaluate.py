@@ -24,8 +24,6 @@ def evaluate(
     debug: Debug = False,
 ) -> None:
     """Evaluates a finished run and prints the metrics."""
-    pass
-
     evaluate_run(run, data, batch_size, as_json)
 
 
@@ -43,7 +41,7 @@ def evaluate_run(run: Path, data: str | None, batch_size: int, as_json: bool) ->
         ValueError: data cannot be read.
     """
     from twml_ops.analysis import scoring
-    from twml_ops.cli.reporter import print_evaluation
+    from twml_ops.cli.reporter import ConsoleReporter, print_evaluation
     from twml_ops.cli.terminal import make_console, make_error_console, print_json
     from twml_ops.data import original_errors
     from twml_ops.training.evaluation import score_source, throughput
@@ -54,7 +52,11 @@ def evaluate_run(run: Path, data: str | None, batch_size: int, as_json: bool) ->
     source = trained.source(data)
     with original_errors(source), checked_categories(run, source):
         scores = score_source(
-            trained.model, source, make_error_console(), title=source.name, batch_size=batch_size
+            trained.model,
+            source,
+            ConsoleReporter(make_error_console()),
+            title=source.name,
+            batch_size=batch_size,
         )
     by_label = scoring.metrics_by_label(scores)
     first = next(iter(scores.values()))

@@ -46,8 +46,6 @@ def explain(
 
     Prints a table, and adds a section with plots to the report or replaces the existing one.
     """
-    pass
-
     explain_run(run, data, against, out, rows, top, as_json, overwrite)
 
 
@@ -78,7 +76,8 @@ def explain_run(
             cannot be read, or the data have no examples.
         ValueError: data cannot be read.
     """
-    from twml_ops.cli.terminal import make_console, print_json
+    from twml_ops.cli.reporter import ConsoleReporter
+    from twml_ops.cli.terminal import make_console, make_error_console, print_json
     from twml_ops.report.features import explanation_to_json, with_section
     from twml_ops.training.evaluation import explain_features_of
     from twml_ops.training.run_folder import REPORT_FILE, new_file, read_run, write_result
@@ -87,7 +86,8 @@ def explain_run(
     report = run / REPORT_FILE
     read_run(run)  # fails if there is no run, before the report in it is named
     with new_file(out or report, overwrite or out is None) as file:
-        explanation = explain_features_of(TrainedRun(run), data, against, rows)
+        reporter = ConsoleReporter(make_error_console())
+        explanation = explain_features_of(TrainedRun(run), data, against, rows, reporter)
         html = with_section(report, explanation)
         write_result(file, out or report, lambda path: _write_text(path, html))
     if as_json:
@@ -117,14 +117,14 @@ def print_explanation(
     """
     from rich.markup import escape
 
-    from twml_ops.cli.reporter import print_leaks
+    from twml_ops.cli.reporter import ConsoleReporter
 
     title = f"[bold]{escape(str(run))}[/] on {escape(explanation.data)}"
     if explanation.against is not None:
         title += f", against {escape(explanation.against)}"
     console.print(title, soft_wrap=True)
     print_table(console, explanation, top)
-    print_leaks(console, explanation.leaks, explanation.data)
+    ConsoleReporter(console).leaks(explanation.leaks, explanation.data)
     console.print(f"[dim]the plots are in[/] [bold]{escape(str(report))}[/]")
 
 

@@ -55,14 +55,10 @@ def export(
     debug: Debug = False,
 ) -> None:
     """Writes the model of a run to a new folder, for serving."""
-    pass
-
     export_run(run, out, form.value, tables.value, base)
 
 
 FormatName = Literal["fast", "stock", "scorer"]
-
-
 TableDtype = Literal["float32", "bfloat16", "int8", "int4"]
 
 

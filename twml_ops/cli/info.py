@@ -30,8 +30,6 @@ def info(
     The options of a model are the ones that `twml-ops train --set` takes, with their defaults. The
     installation lists the names of models, optimizers and sources that options accept.
     """
-    pass
-
     show_info(subject)
 
 

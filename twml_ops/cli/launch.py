@@ -100,8 +100,6 @@ def launch(
     after the epoch, and a new process takes its place. If the job fails, all ranks are started
     again from their last checkpoints.
     """
-    pass
-
     if peers is not None:
         options = {
             "every": every,

@@ -60,8 +60,6 @@ def learn_hash(
     The most frequent categories of a field keep a row each, the next ones share the rows of
     clusters, and all others are hashed. `twml-ops train --set learned_hash=FILE` uses the file.
     """
-    pass
-
     options = HashOptions(
         data=data,
         schema=schema,

@@ -15,16 +15,9 @@ SOURCES = (
     "PATH may end in .gz, and PATH[START:STOP] is a range of rows"
 )
 
-
 Run = Annotated[Path, typer.Argument(help="Folder of a finished run.", show_default=False)]
-
-
 Data = Annotated[str, typer.Option(help=f"Examples: {SOURCES}.", show_default=False)]
-
-
 BatchSize = Annotated[int, typer.Option(min=1, help="Examples in a batch.")]
-
-
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the file --out.")]
 
 
@@ -39,7 +32,6 @@ Label = Annotated[
     _columns("NAMES", "Label column; several with commas or by repeating. Default: label."),
 ]
 
-
 Time = Annotated[
     str | None,
     _columns(
@@ -49,9 +41,7 @@ Time = Annotated[
     ),
 ]
 
-
 Weight = Annotated[str | None, _columns("NAME", "Column of sample weights.")]
-
 
 Group = Annotated[
     str | None,
@@ -60,19 +50,15 @@ Group = Annotated[
     ),
 ]
 
-
 Categorical = Annotated[
     list[str] | None, _columns("NAMES", "Columns of categories; several with commas.")
 ]
 
-
 Numeric = Annotated[list[str] | None, _columns("NAMES", "Columns of numbers; several with commas.")]
-
 
 Drop = Annotated[
     list[str] | None, _columns("NAMES", "Columns that are not used; several with commas.")
 ]
-
 
 Debug = Annotated[
     bool,

@@ -141,8 +141,6 @@ def plan(
     limit. docs/plan.md explains the formulas.
     """
     pass
-    pass
-
     check_cost_options(measure, costs, out_costs)
 
     options = PlanOptions(

@@ -30,8 +30,6 @@ def predict(
     With several labels a line has a probability for each, in the order of the schema, with tabs
     between them. CSV, Parquet and TFRecord files need the columns of the features only.
     """
-    pass
-
     predict_run(run, data, batch_size, out, overwrite)
 
 
@@ -77,6 +75,7 @@ def _predictions(run: Path, data: str, batch_size: int) -> np.ndarray:
     """The probabilities of each example, with a column for each label."""
     import numpy as np
 
+    from twml_ops.cli.reporter import ConsoleReporter
     from twml_ops.cli.terminal import make_error_console
     from twml_ops.data import original_errors
     from twml_ops.training.evaluation import score_source
@@ -85,12 +84,11 @@ def _predictions(run: Path, data: str, batch_size: int) -> np.ndarray:
 
     trained = TrainedRun(run)
     source, labels = trained.unlabeled_source(data), trained.schema.labels
-    console = make_error_console()
     with original_errors(source), checked_categories(run, source):
         scores = score_source(
             trained.model,
             source,
-            console,
+            ConsoleReporter(make_error_console()),
             title=source.name,
             batch_size=batch_size,
             labels=labels,

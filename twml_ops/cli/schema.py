@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from enum import Enum
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -19,7 +19,9 @@ from twml_ops.cli.options import (
     Time,
     Weight,
 )
-from twml_ops.data import ColumnUses
+
+if TYPE_CHECKING:
+    from twml_ops.data import ColumnUses
 
 
 class Format(str, Enum):
@@ -50,36 +52,31 @@ def schema(
     """
     from twml_ops.cli.configure import uses_of
 
-    pass
-
     uses = uses_of(label, time, weight, group, categorical, numeric, drop)
     show_schema(data, format.value, uses)
 
 
-NO_USES = ColumnUses()
-
-
 def show_schema(
-    data: str, format: Literal["yaml", "json", "table"], uses: ColumnUses = NO_USES
+    data: str, format: Literal["yaml", "json", "table"], uses: ColumnUses | None = None
 ) -> None:
     """Prints what the columns of `data` are.
 
     Args:
         data: SOURCE string.
         format: "yaml" or "json", which `open_source` reads, or a table for the terminal.
-        uses: what the user says of columns.
+        uses: what the user says of columns; None: nothing.
 
     Raises:
         FileNotFoundError: the data do not exist.
         DataError: the data cannot be read.
     """
     from twml_ops.cli.terminal import make_console
-    from twml_ops.data import DataWarning, open_source, schema_to_text
+    from twml_ops.data import ColumnUses, DataWarning, open_source, schema_to_text
     from twml_ops.report.columns import columns_table, schema_table
 
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", ".*: guessed from names", DataWarning)
-        source = open_source(data, uses=uses)
+        source = open_source(data, uses=uses or ColumnUses())
     schema, findings = source.schema, source.findings
     if format == "table":
         console = make_console()

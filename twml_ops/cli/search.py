@@ -142,8 +142,6 @@ def search(
     from twml_ops.cli.configure import configure
 
     pass
-    pass
-
     del label, time, weight, group, categorical, numeric, drop  # of `configure`
     del eval_, schema_file, batch_size, seed, validation, validation_share  # of `configure`
     given = given_options(ctx)
@@ -226,7 +224,7 @@ def _search(
 
     from twml_ops import models
     from twml_ops import search as architectures
-    from twml_ops.cli.reporter import print_columns
+    from twml_ops.cli.reporter import ConsoleReporter
     from twml_ops.cli.terminal import make_console
     from twml_ops.data import original_errors
     from twml_ops.training.sources import open_pair
@@ -234,7 +232,7 @@ def _search(
 
     console = make_console()
     data, _ = open_pair(config.data, config.eval, schema_file=config.schema_file, uses=config.uses)
-    print_columns(console, data)
+    ConsoleReporter(console).columns(data)
     with original_errors(data), console.status(f"reading {escape(data.name)}"):
         parts = validation_parts(config, data)
     if parts is None:

@@ -137,8 +137,6 @@ def serve(
 
     Loads new versions while requests run. SIGTERM and Ctrl-C end it after the running requests.
     """
-    pass
-
     serve_folder(
         folder,
         name=name,

@@ -8,16 +8,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from twml_ops import layers, models, optimizers
 from twml_ops.cli.options import Debug
-from twml_ops.data import Schema
 from twml_ops.training.errors import UserError
 
 if TYPE_CHECKING:
     import tensorflow as tf
     from rich.console import Console
 
-    from twml_ops.data import LayoutName
+    from twml_ops.data import LayoutName, Schema
     from twml_ops.tpu import CompileReport
 
 
@@ -51,8 +49,6 @@ def tpu_check(
     exit status is 1 if the step does not compile or does not fit in memory. Requires the packages
     of twml_ops[tpu].
     """
-    pass
-
     check_model(model, chip, topology, batch_size, max_entries, as_json)
 
 
@@ -67,7 +63,7 @@ def check_model(
     """Compiles a training step for a TPU or GPU, and prints what the compiler reports.
 
     Args:
-        model: name, folder or file of the model; see `tpu_models.load`.
+        model: name, folder or file of the model; see `load_model`.
         chip: name of the chip.
         topology: topology of the slice; None: one host.
         batch_size: number of examples of a device in a step.
@@ -104,18 +100,6 @@ def check_model(
         raise SystemExit(1)
 
 
-_CUSTOM_CLASSES = (
-    layers,
-    models,
-    optimizers,
-)  # importing them registers the classes that a .keras file names
-
-
-_CRITEO = Schema(
-    tuple(f"I{i}" for i in range(1, 14)), tuple(f"C{i}" for i in range(1, 27)), 0, "a click"
-)
-
-
 def load_model(reference: str) -> tf.keras.Model:
     """Loads a model.
 
@@ -128,13 +112,16 @@ def load_model(reference: str) -> tf.keras.Model:
     """
     import tensorflow as tf
 
-    from twml_ops import models
-    from twml_ops.data import tune_pipeline
+    # Importing them registers the classes that a .keras file names.
+    from twml_ops import layers, models, optimizers  # noqa: F401
+    from twml_ops.data import Schema, tune_pipeline
     from twml_ops.training.trained_run import TrainedRun
 
     if reference in models.names():
         build = models.get(reference)
-        return build(_CRITEO, _random_batch(_CRITEO, models.layout_of(build)))
+        numbers, categories = (f"I{i}" for i in range(1, 14)), (f"C{i}" for i in range(1, 27))
+        criteo = Schema(tuple(numbers), tuple(categories), 0, "a click")
+        return build(criteo, _random_batch(criteo, models.layout_of(build)))
     path = Path(reference)
     if path.is_dir():
         return TrainedRun(path).model

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from twml_ops.cli.errors import one_line
 from twml_ops.cli.options import (
     SOURCES,
     BatchSize,
@@ -32,11 +33,12 @@ from twml_ops.training.config import (
     ClusterOptions,
     RunConfig,
 )
-from twml_ops.training.errors import UserError, one_line
+from twml_ops.training.errors import UserError
 
 if TYPE_CHECKING:
     from twml_ops.training.checkpoints import RunCheckpoints
     from twml_ops.training.cluster_checkpoints import ClusterCheckpoints
+    from twml_ops.training.reporter import Reporter
     from twml_ops.training.results import RunResult
 
 
@@ -363,8 +365,6 @@ def train(
     from twml_ops.cli.configure import configure
     from twml_ops.training.cluster import cluster_role
 
-    pass
-
     given = given_options(ctx)
     in_cluster = cluster_role() != "alone"
     given.pop("publish", None)
@@ -441,53 +441,149 @@ def run_task(
         UserError: the configuration is invalid, the loss became NaN, or a signal ended the run.
         ValueError: the model is unknown, or data cannot be read.
     """
-    from twml_ops.training.checkpoints import RunCheckpoints
-    from twml_ops.training.cluster import (
-        check_cluster,
-        checkpoint_dir,
-        cluster_role,
-        run_server,
-        with_cluster_model,
-    )
+    from twml_ops.cli.reporter import ConsoleReporter
+    from twml_ops.cli.terminal import make_console
+    from twml_ops.training import cluster, peers
     from twml_ops.training.fit import check_ensemble
-    from twml_ops.training.model import with_learning_rate
-    from twml_ops.training.peers import is_rank
-    from twml_ops.training.run import train
-    from twml_ops.training.run_folder import new_folder
 
-    role = cluster_role()
+    role = cluster.cluster_role()
     check_ensemble(config)
-    asked = config
+    asked, reporter = config, ConsoleReporter(make_console())
     if role != "alone":
-        check_cluster(config)
-        config = with_cluster_model(config)
+        cluster.check_cluster(config)
+        config = cluster.with_cluster_model(config)
     if role == "ps":
-        run_server()
+        cluster.run_server()
     elif role == "evaluator":
         from twml_ops.training.cluster_checkpoints import evaluate_checkpoints
 
-        evaluate_checkpoints(config, out, overwrite, checkpoints.resume)
-    elif role == "worker":
-        train(
-            config, out, out, resume=checkpoints.resume, asked=asked
-        )  # the process ends with the training
-    elif role == "alone" and is_rank():
-        _train_rank(dataclasses.replace(config, cluster=None), out, overwrite, checkpoints)
-    elif role == "alone":
+        evaluate_checkpoints(config, out, overwrite, checkpoints.resume, reporter)
+    elif role != "alone":
+        _train_in_cluster(config, out, overwrite, checkpoints.resume, asked, reporter)
+    elif peers.is_rank():
         config = dataclasses.replace(config, cluster=None)
-        with new_folder(out, overwrite) as folder:
-            saved = RunCheckpoints(checkpoint_dir(out), config, checkpoints, overwrite)
-            with contextlib.closing(saved):
-                result = train(config, folder, out, saved)
-        _end(result, out, saved)
+        _train_rank(config, out, overwrite, checkpoints, reporter)
     else:
-        from twml_ops.training.cluster_checkpoints import ClusterCheckpoints
+        _train_alone(
+            dataclasses.replace(config, cluster=None), out, overwrite, checkpoints, reporter
+        )
 
-        config = with_learning_rate(config)
-        with new_folder(out, overwrite) as folder:
-            of_cluster = ClusterCheckpoints(out, config, checkpoints.resume, overwrite)
-            result = train(config, folder, out, resume=checkpoints.resume, asked=asked)
-        _end(result, out, of_cluster)
+
+def _train_alone(
+    config: RunConfig, out: Path, overwrite: bool, options: CheckpointOptions, reporter: Reporter
+) -> None:
+    from twml_ops.training.checkpoints import RunCheckpoints
+    from twml_ops.training.cluster import checkpoint_dir
+    from twml_ops.training.run_folder import new_folder
+
+    with new_folder(out, overwrite, reporter=reporter) as folder:
+        saved = RunCheckpoints(checkpoint_dir(out), config, options, overwrite, reporter)
+        with contextlib.closing(saved):
+            result = _train_to(folder, out, config, reporter, checkpoints=saved)
+    _end(result, out, saved)
+
+
+def _train_in_cluster(
+    config: RunConfig,
+    out: Path,
+    overwrite: bool,
+    resume: bool,
+    asked: RunConfig,
+    reporter: Reporter,
+) -> None:
+    """Trains as the chief, which writes the folder of the run, or as another worker."""
+    from twml_ops.training.cluster import cluster_role
+    from twml_ops.training.cluster_checkpoints import ClusterCheckpoints
+    from twml_ops.training.cluster_runner import ClusterRunner
+    from twml_ops.training.model import with_learning_rate
+    from twml_ops.training.run import train as train_model
+    from twml_ops.training.run_folder import new_folder
+
+    if cluster_role() == "worker":
+
+        def runner_of_worker(config: RunConfig) -> ClusterRunner:
+            return ClusterRunner(config, out, out, reporter, resume)
+
+        # The process ends with the training.
+        train_model(config, reporter=reporter, cluster_runner=runner_of_worker, asked=asked)
+        return
+    config = with_learning_rate(config)
+    with new_folder(out, overwrite, reporter=reporter) as folder:
+        saved = ClusterCheckpoints(out, config, resume, overwrite)
+
+        def runner_of_chief(config: RunConfig) -> ClusterRunner:
+            return ClusterRunner(config, folder, out, reporter, resume)
+
+        result = _train_to(
+            folder, out, config, reporter, cluster_runner=runner_of_chief, asked=asked
+        )
+    _end(result, out, saved)
+
+
+def _train_rank(
+    config: RunConfig, out: Path, overwrite: bool, options: CheckpointOptions, reporter: Reporter
+) -> None:
+    """Trains as one of several peers, of which the first writes the folder of the run."""
+    from twml_ops.peers.launch import RESTARTS
+    from twml_ops.training.peers import PeerCheckpoints, make_group, rank_checkpoint_dir
+    from twml_ops.training.run_folder import new_folder
+
+    group, asked = make_group(config), config
+    if config.epochs is None:  # peers choose nothing by validation
+        config = dataclasses.replace(config, validation="none")
+    if int(os.environ.get(RESTARTS, "0")):
+        options = dataclasses.replace(options, resume=True)
+    try:
+        # Each rank has a folder: any of them may be the first in the end.
+        with new_folder(out, overwrite, lock=group.original_rank == 0, reporter=reporter) as folder:
+            checkpoints = rank_checkpoint_dir(out, group.original_rank)
+            saved = PeerCheckpoints(checkpoints, config, options, overwrite, group, reporter)
+            with contextlib.closing(saved):
+                try:
+                    result = _train_to(
+                        folder, out, config, reporter, checkpoints=saved, group=group, asked=asked
+                    )
+                except SystemExit:  # the end of another rank than the first
+                    saved.remove()
+                    raise
+        _end(result, out, saved)
+    except Exception as e:
+        if group.size == 1:
+            raise
+        group.leave(one_line(e))
+
+
+def _train_to(
+    folder: Path, out: Path, config: RunConfig, reporter: Reporter, **options: Any
+) -> RunResult:
+    """Trains and writes the files of the run.
+
+    Args:
+        folder: folder to write to.
+        out: its final name.
+        config: configuration of the run.
+        reporter: is told what happens.
+        **options: of `training.run.train`.
+    """
+    from twml_ops.report.run_files import write_files, write_model
+    from twml_ops.training.run import train as train_model
+    from twml_ops.training.run_folder import TENSORBOARD
+    from twml_ops.training.trained_run import write_slots
+
+    group = options.get("group")
+    result = train_model(
+        config,
+        reporter=reporter,
+        logs=folder / TENSORBOARD if group is None or group.rank == 0 else None,
+        on_model=lambda model: write_model(folder, out, model),
+        **options,
+    )
+    if config.save_slots:
+        write_slots(folder, result.model)
+    if result.known is not None:
+        result.known.save(folder)
+    write_files(folder, result)
+    return result
 
 
 def _end(result: RunResult, out: Path, checkpoints: RunCheckpoints | ClusterCheckpoints) -> None:
@@ -501,35 +597,3 @@ def _end(result: RunResult, out: Path, checkpoints: RunCheckpoints | ClusterChec
         checkpoints.publish_final(result.model)
     files = "the report, the model and the metrics"
     print_result(make_console(), result, files, out)
-
-
-def _train_rank(config: RunConfig, out: Path, overwrite: bool, options: CheckpointOptions) -> None:
-    """Trains as one of several peers, of which the first writes the folder of the run."""
-    from twml_ops.peers.launch import RESTARTS
-    from twml_ops.training.peers import PeerCheckpoints, make_group, rank_checkpoint_dir
-    from twml_ops.training.run import train
-    from twml_ops.training.run_folder import new_folder
-
-    group, asked = make_group(config), config
-    if config.epochs is None:  # peers choose nothing by validation
-        config = dataclasses.replace(config, validation="none")
-    if int(os.environ.get(RESTARTS, "0")):
-        options = dataclasses.replace(options, resume=True)
-    try:
-        # Each rank has a folder: any of them may be the first in the end.
-        with new_folder(out, overwrite, lock=group.original_rank == 0) as folder:
-            saved = PeerCheckpoints(
-                *(rank_checkpoint_dir(out, group.original_rank), config, options, overwrite),
-                group,
-            )
-            with contextlib.closing(saved):
-                try:
-                    result = train(config, folder, out, saved, group, asked=asked)
-                except SystemExit:  # the end of another rank than the first
-                    saved.remove()
-                    raise
-        _end(result, out, saved)
-    except Exception as e:
-        if group.size == 1:
-            raise
-        group.leave(one_line(e))

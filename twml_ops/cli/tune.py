@@ -134,8 +134,6 @@ def tune(
     from twml_ops.cli.configure import configure
     from twml_ops.training.tuning import Budget
 
-    pass
-
     given = given_options(ctx)
     given.pop("time_limit", None)  # of the search, not of the run
     tune_to_file(
@@ -161,15 +159,16 @@ def tune_to_file(config: RunConfig, budget: Budget, out: Path, overwrite: bool) 
             validation data, or no trial succeeded.
         DataError: data cannot be read.
     """
-    from twml_ops.cli.reporter import print_tuned
+    from twml_ops.cli.reporter import ConsoleReporter, print_tuned
     from twml_ops.cli.terminal import make_console
     from twml_ops.training.run_folder import new_file, write_json, write_result
-    from twml_ops.training.tuning import _check, _import_optuna, tune_options
+    from twml_ops.training.tuning import check_tuning
+    from twml_ops.training.tuning import tune as search
 
-    optuna = _import_optuna()
-    _check(config)
+    check_tuning(config)
+    console = make_console()
     with new_file(out, overwrite) as file:
-        found = tune_options(optuna, config, budget)
+        found = search(config, budget, ConsoleReporter(console))
         write_result(file, out, lambda path: write_json(path, found.to_json()))
-    print_tuned(make_console(), out)
+    print_tuned(console, out)
     return found

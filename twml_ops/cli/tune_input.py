@@ -38,8 +38,6 @@ def tune_input(
     The settings are batching before parsing, reading several files at once, parsing in parallel and
     prefetching. Each is tried in addition to those that have helped so far.
     """
-    pass
-
     tune_reference(pipeline, seconds, step_ms / 1e3, as_json)
 
 

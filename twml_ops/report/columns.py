@@ -31,7 +31,6 @@ def schema_table(schema: Schema) -> Table:
 
 _LIMIT = 60  # rows of the table; columns that are certain by their type are left out first
 
-
 _OTHERWISE = {
     "continuous": "--categorical",
     "categorical": "--numeric",

@@ -18,11 +18,7 @@ from twml_ops.report.tables import leak_warnings
 from twml_ops.training.errors import UserError
 
 DRIFTED = 6
-
-
 SHOWN_BINS = 12
-
-
 _DASHED = " Dashed lines: moderate and strong drift."
 
 
@@ -40,7 +36,7 @@ def explanation_to_json(explanation: Explanation) -> dict[str, Any]:
 def render_features(explanation: Explanation) -> str:
     """The section of the report about the features, HTML."""
     env = jinja2.Environment(
-        loader=jinja2.PackageLoader("twml_ops.cli.render"),
+        loader=jinja2.PackageLoader("twml_ops.report"),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
     )

@@ -25,18 +25,14 @@ from twml_ops.report.tables import (
 from twml_ops.training.results import RunResult, SpeedComparison, Trial
 
 TOP_FEATURES = 25
-
-
 Picture = tuple[str, str, str, bool]  # title, note, image, whether it has the whole width
-
-
 _TILES = ("auc", "log_loss", "rce", "calibration", "examples_per_second")
 
 
 def render(result: RunResult) -> str:
     """The report of a run: one HTML page that loads nothing else."""
     env = jinja2.Environment(
-        loader=jinja2.PackageLoader("twml_ops.cli.render"),
+        loader=jinja2.PackageLoader("twml_ops.report"),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
     )

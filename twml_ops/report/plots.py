@@ -16,10 +16,7 @@ from matplotlib.figure import Figure
 from twml_ops.training.results import History
 
 INK, MUTED, GRID = "#1b1f24", "#6b7280", "#e5e7eb"
-
-
 BLUE, ORANGE, GREEN = "#2563eb", "#ea580c", "#059669"
-
 
 _STYLE = {
     "font.family": "DejaVu Sans",
@@ -38,7 +35,6 @@ _STYLE = {
     "legend.frameon": False,
     "svg.hashsalt": "twml_ops",  # the same run draws the same bytes
 }
-
 
 Draw = Callable[[Axes], None]
 

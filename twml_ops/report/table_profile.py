@@ -21,10 +21,7 @@ from twml_ops.training.table_profile import DataProfile, TableProfile
 SHARES = (0.01, 0.1, 0.5)
 """Cache sizes of the printed hit rates, as parts of the rows."""
 
-
 _CURVES = 10  # of the plot; more cannot be told apart
-
-
 _PAGE_WIDTH = 130
 
 

@@ -11,7 +11,6 @@ from twml_ops.training.results import Trial
 
 Metrics = Mapping[str, float]
 
-
 _NOTES = {
     "auc": "share of pairs in which the positive has the higher score",
     "pr_auc": "average precision",
@@ -22,7 +21,6 @@ _NOTES = {
     "calibration": "mean prediction / mean label",
     "examples_per_second": "including reading",
 }
-
 
 _NAMES = {
     "auc": "ROC AUC",

@@ -49,6 +49,11 @@ def append_layers(
 
 
 def check_method(method: str) -> None:
+    """Checks the name of a method, and that it can be used.
+
+    Raises:
+        UserError: it is unknown, or scikit-learn is missing.
+    """
     if method not in METHODS:
         raise UserError(f"unknown method {method!r}: expected one of {', '.join(METHODS)}")
     if method == "isotonic":

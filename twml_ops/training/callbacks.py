@@ -11,17 +11,14 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from rich.console import Console
 
 from twml_ops import placement
 from twml_ops.checkpoint import State
-from twml_ops.cli.reporter import Bar
 from twml_ops.training.errors import UserError
+from twml_ops.training.reporter import Bar, Reporter
 from twml_ops.training.results import Epoch, History, LossPoint
 
 SNAPSHOTS = 8  # of the second half of an epoch
-
-
 MEAN_LOSS = "mean_loss"
 
 
@@ -302,19 +299,19 @@ class HistoryCallback(tf.keras.callbacks.Callback):
 
 
 class ProgressCallback(tf.keras.callbacks.Callback):
-    """Shows the progress of `fit`: a bar during each epoch and a line after it.
+    """Reports the progress of `fit`: a bar during each epoch, and the epoch after it.
 
     It is a context manager, which removes the bar when `fit` fails.
 
     Args:
-        console: console of the bar and the lines.
+        reporter: is told what happens.
         history: record of the training. The callback that writes it must run before this one.
         examples: number of examples in an epoch.
     """
 
-    def __init__(self, console: Console, history: History, examples: int) -> None:
+    def __init__(self, reporter: Reporter, history: History, examples: int) -> None:
         super().__init__()
-        self._console, self._history, self._examples = console, history, examples
+        self._reporter, self._history, self._examples = reporter, history, examples
         self._bar: Bar | None = None
 
     def __enter__(self) -> ProgressCallback:
@@ -327,7 +324,8 @@ class ProgressCallback(tf.keras.callbacks.Callback):
         """Starts the bar of the epoch."""
         self._shown = self._history.examples
         title = f"epoch {epoch + 1}/{self.params['epochs']}"
-        self._bar = Bar(self._console, title, self._examples).__enter__()
+        self._context = self._reporter.bar(title, self._examples)
+        self._bar = self._context.__enter__()
 
     def skip(self, examples: int) -> None:
         """Advances the bar by examples of the epoch that were seen before the run was continued."""
@@ -347,21 +345,14 @@ class ProgressCallback(tf.keras.callbacks.Callback):
         self._close_bar()
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        """Prints the line of the epoch."""
+        """Reports the epoch."""
         self._close_bar()
-        record = self._history.epochs[-1]
-        metrics, monitored = record.metrics, ""
-        if "val_loss" in metrics:
-            name = self._history.monitored
-            monitored = f"   {name} loss {metrics['val_loss']:.4f}  AUC {metrics['val_auc']:.4f}"
-        self._console.print(
-            f"epoch [bold]{epoch + 1}[/]/{self.params['epochs']}"
-            f"   train loss {metrics['loss']:.4f}  AUC {metrics['auc']:.4f}"
-            f"{monitored}"
-            f"   [dim]{record.examples / record.seconds:,.0f} examples/s[/]"
+        history = self._history
+        self._reporter.epoch(
+            epoch + 1, self.params["epochs"], history.epochs[-1], history.monitored
         )
 
     def _close_bar(self) -> None:
         if self._bar is not None:
-            self._bar.__exit__(None, None, None)
+            self._context.__exit__(None, None, None)
             self._bar = None

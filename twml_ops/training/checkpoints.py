@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import tensorflow as tf
-from rich.console import Console
 
 from twml_ops._known_categories import KnownCategories
 from twml_ops._publish import exclusive
@@ -25,12 +24,12 @@ from twml_ops.checkpoint import (
     TablePolicy,
 )
 from twml_ops.checkpoint.facts import FACTS
-from twml_ops.cli.terminal import make_error_console
 from twml_ops.data import Schema
 from twml_ops.export import ScorerPublisher
 from twml_ops.training.config import AUTO, CheckpointOptions, RunConfig
 from twml_ops.training.errors import RunInterrupted, UserError
 from twml_ops.training.labels import corrected
+from twml_ops.training.reporter import SILENT, Reporter
 from twml_ops.training.results import EpochChoice, FittedModel
 from twml_ops.training.run_folder import OUTPUT_NAME
 from twml_ops.training.stores import KeptTrials, MemberStore, TrialStore
@@ -44,6 +43,7 @@ class RunCheckpoints:
         config: configuration of the run, with which it can be continued.
         options: when to write, and whether to continue.
         overwrite: whether checkpoints of an earlier run are removed.
+        reporter: is told what happens.
 
     Attributes:
         choice: how the number of epochs was chosen, in this process or before; None: not yet.
@@ -56,11 +56,19 @@ class RunCheckpoints:
     """
 
     def __init__(
-        self, folder: Path, config: RunConfig, options: CheckpointOptions, overwrite: bool
+        self,
+        folder: Path,
+        config: RunConfig,
+        options: CheckpointOptions,
+        overwrite: bool,
+        reporter: Reporter = SILENT,
     ) -> None:
+        self._reporter = reporter
         self._manager = CheckpointManager(folder, keep=options.keep, tables=table_policy(config))
         self._config, self._options = config, options
-        self._publisher = RunPublisher(options.publish, config) if options.publish else None
+        self._publisher: RunPublisher | None = None
+        if options.publish:
+            self._publisher = RunPublisher(options.publish, config, reporter)
         if self._publisher is not None:
             self._manager.on_written = self._publisher.publish
         self._members = MemberStore(folder / "members")
@@ -111,7 +119,7 @@ class RunCheckpoints:
         try:
             self._members.save(number, fitted, self._config)
         except OSError as e:
-            _show(CheckpointError(f"the member {number} cannot be kept: {e.strerror or e}"))
+            self._reporter.failure(f"the member {number} cannot be kept: {e.strerror or e}")
 
     def load_trials(self) -> KeptTrials | None:
         """The trials of `--model auto` that an earlier process has done.
@@ -135,7 +143,7 @@ class RunCheckpoints:
         try:
             self._trials.save(self._config, kept)
         except OSError as e:
-            _show(CheckpointError(f"the trials cannot be kept: {e.strerror}"))
+            self._reporter.failure(f"the trials cannot be kept: {e.strerror}")
 
     def callback(
         self,
@@ -148,7 +156,6 @@ class RunCheckpoints:
         phase: str,
         states: dict[str, Stateful],
         interrupt: Interrupt,
-        console: Console,
         may_differ: Sequence[str] = (),
     ) -> CheckpointCallback | None:
         """The last callback of a training, and continues the training if that is asked for.
@@ -163,7 +170,6 @@ class RunCheckpoints:
                 same of another member of an ensemble.
             states: other callbacks with a state, by name.
             interrupt: whether a signal has asked for the end.
-            console: terminal for the output.
             may_differ: see `CheckpointCallback`.
 
         Returns:
@@ -190,7 +196,7 @@ class RunCheckpoints:
             states=states,
             values=json.loads(json.dumps(facts)),
             interrupt=interrupt,
-            on_error=_show,
+            on_error=lambda error: self._reporter.failure(str(error)),
             may_differ=may_differ,
         )
         if options.resume and self._saved("phase") == phase:
@@ -199,9 +205,8 @@ class RunCheckpoints:
             except CheckpointError as e:
                 raise UserError(str(e)) from e
             assert checkpoint is not None
-            console.print(
-                f"continuing from step {checkpoint.manifest.step:,} "
-                f"(epoch {callback.position.epoch + 1}) of {self._manager.folder}"
+            self._reporter.resumed(
+                checkpoint.manifest.step, callback.position.epoch + 1, self._manager.folder
             )
         return callback
 
@@ -250,7 +255,7 @@ class RunCheckpoints:
         try:
             self._manager.close()
         except CheckpointError as e:
-            _show(e)
+            self._reporter.failure(str(e))
         if self._publisher is not None:
             self._publisher.close()
 
@@ -277,7 +282,7 @@ class RunCheckpoints:
         if not self._options.resume:
             return None
         try:
-            return self._manager.newest_intact(warn=lambda text: _show(CheckpointError(text)))
+            return self._manager.newest_intact(warn=self._reporter.failure)
         except CheckpointError as e:
             raise UserError(f"{e}; use --overwrite to begin again") from e
 
@@ -309,10 +314,6 @@ def table_policy(config: RunConfig) -> TablePolicy:
     )
 
 
-def _show(error: CheckpointError) -> None:
-    make_error_console().print(f"[yellow]warning[/]  {error}", soft_wrap=True)
-
-
 LOCK_FILE = ".training.lock"
 
 
@@ -322,16 +323,17 @@ class RunPublisher:
     Args:
         folder: the folder of the versions.
         config: configuration of the run.
+        reporter: is told what cannot be published.
 
     Raises:
         UserError: the run trains several models.
     """
 
-    def __init__(self, folder: Path, config: RunConfig) -> None:
+    def __init__(self, folder: Path, config: RunConfig, reporter: Reporter = SILENT) -> None:
         if config.ensemble > 1 or config.model == AUTO:
             option = "--ensemble" if config.ensemble > 1 else "--model auto"
             raise UserError(f"--publish goes with the training of one model, not with {option}")
-        self._folder, self._config = folder, config
+        self._folder, self._config, self._reporter = folder, config, reporter
         self._lock = contextlib.ExitStack()
         self._publisher: ScorerPublisher | None = None
         self.known: KnownCategories | None = None  # of the training data
@@ -371,10 +373,8 @@ class RunPublisher:
         try:
             self._publisher.publish(checkpoint)
         except (OSError, CheckpointError) as e:
-            make_error_console().print(
-                f"[yellow]warning[/]  {self._folder}: step {checkpoint.manifest.step:,} is not "
-                f"published: {e}",
-                soft_wrap=True,
+            self._reporter.failure(
+                f"{self._folder}: step {checkpoint.manifest.step:,} is not published: {e}"
             )
 
     def publish_final(self, model: tf.keras.Model, schema: Schema) -> None:

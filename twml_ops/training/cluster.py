@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from twml_ops.distribute import ChiefBuiltModel
 
 MODEL_FILES = "model"  # the beginning of the name of its file
-
-
 CLUSTER_MODEL = "sparse_mlp"  # the servers hold the tables of sparse linear layers
 
 

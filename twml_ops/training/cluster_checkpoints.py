@@ -12,8 +12,6 @@ from twml_ops import models
 from twml_ops.analysis import scoring
 from twml_ops.checkpoint import CheckpointError, CheckpointReader, check_facts
 from twml_ops.checkpoint.facts import FACTS
-from twml_ops.cli.reporter import print_checkpoint
-from twml_ops.cli.terminal import make_console
 from twml_ops.data import original_errors
 from twml_ops.distribute import Cluster, iter_checkpoints
 from twml_ops.distribute.hybrid.checkpoint import manager_of
@@ -33,19 +31,15 @@ from twml_ops.training.config import RunConfig
 from twml_ops.training.errors import UserError
 from twml_ops.training.labels import corrected, training_examples
 from twml_ops.training.model_options import builder_of
+from twml_ops.training.reporter import SILENT, Reporter
 from twml_ops.training.run_folder import is_run
 from twml_ops.training.sources import LARGE_BATCH_SIZE, open_pair
 
 START = "start"
-
-
 _DATA = ("steps", "step_examples", "examples")  # the trainer compares them
-
 
 # With these a run may be continued: they do not change what is computed, or only its speed.
 _MAY_DIFFER = ("checkpoint_policy",)
-
-
 _OF_CLUSTER = ("mode", "wire_dtype", "exchange_every")
 
 
@@ -146,7 +140,11 @@ def _difference(checkpoint: CheckpointReader, config: RunConfig) -> str | None:
 
 
 def evaluate_checkpoints(
-    config: RunConfig, out: Path, overwrite: bool, resume: bool = False
+    config: RunConfig,
+    out: Path,
+    overwrite: bool,
+    resume: bool = False,
+    reporter: Reporter = SILENT,
 ) -> None:
     """Evaluates each checkpoint on the evaluation data, until the last one or the end of the run.
 
@@ -155,8 +153,8 @@ def evaluate_checkpoints(
         out: final folder of the run.
         overwrite: a finished run in `out` is an older one.
         resume: whether checkpoints of another start of the cluster are of the run.
+        reporter: is told what happens.
     """
-    console = make_console()
     folder = checkpoint_dir(out)
     if not overwrite and is_run(out) and not folder.exists():
         return  # the run finished before this process started
@@ -180,7 +178,7 @@ def evaluate_checkpoints(
             if not folder.exists():
                 return
             append_evaluation(folder, step, metrics)
-            print_checkpoint(console, step, steps, metrics)
+            reporter.checkpoint(step, steps, metrics)
 
 
 def _never_called() -> NoReturn:

@@ -12,10 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import tensorflow as tf
-from rich.console import Console
 
 from twml_ops import models
-from twml_ops.cli.reporter import print_parsed, print_speeds
 from twml_ops.data import InputPosition, Source
 from twml_ops.distribute import ChiefBuiltModel, Cluster, HybridTrainer, exit_on_cluster_error
 from twml_ops.training.callbacks import POINTS_PER_EPOCH
@@ -36,6 +34,7 @@ from twml_ops.training.config import RunConfig
 from twml_ops.training.errors import UserError
 from twml_ops.training.labels import weighted
 from twml_ops.training.model import make_optimizer
+from twml_ops.training.reporter import Reporter
 from twml_ops.training.results import FittedModel, History, LossPoint, SpeedComparison
 from twml_ops.training.runners import STEPS_PER_EXECUTION, Monitored
 
@@ -51,16 +50,16 @@ class ClusterRunner:
         config: configuration of the run, with a learning rate and cluster options.
         folder: folder to which the results of the evaluator are copied.
         out: final folder of the run, beside which the checkpoints are kept.
-        console: terminal on which the progress is shown.
+        reporter: is told what happens.
         resume: whether checkpoints of another start of the cluster may be continued.
     """
 
     def __init__(
-        self, config: RunConfig, folder: Path, out: Path, console: Console, resume: bool = False
+        self, config: RunConfig, folder: Path, out: Path, reporter: Reporter, resume: bool = False
     ) -> None:
         self._config, self._options = config, cluster_options(config)
         self._resume = resume
-        self._folder, self._out, self._console = folder, out, console
+        self._folder, self._out, self._reporter = folder, out, reporter
 
     def connect(self) -> None:
         """Connects this process to the parameter servers."""
@@ -148,8 +147,7 @@ class ClusterRunner:
             for data in read:
                 history.parsed_bytes = train.parsed_bytes
                 history.data_bytes = train.num_bytes()
-                print_parsed(
-                    self._console,
+                self._reporter.parsed(
                     history,
                     (data.index, data.count),
                     is_whole=data.is_whole,
@@ -164,7 +162,7 @@ class ClusterRunner:
             trained = trainer.export()
             trainer.finish()
         if this.evaluators:
-            with self._console.status("waiting for the evaluator"):
+            with self._reporter.phase("waiting for the evaluator"):
                 wait_for_evaluation(checkpoints, min(last, steps), options.timeout)
         for line in read_evaluations(checkpoints):
             if line["log_loss"] is not None:
@@ -191,7 +189,7 @@ class ClusterRunner:
 
         def report(speeds: SpeedComparison) -> None:
             history.speeds = speeds
-            print_speeds(self._console, speeds)
+            self._reporter.speeds(speeds)
 
         speed = ClusterSpeed(measure, report, steps, step_examples)
         return lambda step, _: speed.on_step(step)
@@ -216,7 +214,7 @@ class ClusterRunner:
                 raise UserError(f"the loss became {mean}: try a lower --learning-rate")
             history.train_loss.append(LossPoint(step * step_examples, mean))
             if this.is_chief and len(history.train_loss) % POINTS_PER_EPOCH == 0:
-                self._console.print(f"step {step:,}/{steps:,}   train loss {mean:.4f}")
+                self._reporter.step(step, steps, mean)
 
         return record
 
@@ -230,20 +228,10 @@ def _both(first: OnStep, second: OnStep) -> OnStep:
 
 
 CLUSTER_SECONDS = 20.0  # in which the speed of the cluster is measured, after its first call
-
-
 LEAST_SECONDS = 60.0  # that the training goes on; shorter ones are not interrupted
-
-
 PROCESS_SECONDS = 2.0  # in which the speed of one process is measured, after its first calls
-
-
 WARM_UP_EPOCHS = 2  # of `STEPS_PER_EXECUTION` steps
-
-
 MAX_WEIGHTS = 2**28  # of a model that is copied to the chief; creating larger ones takes long
-
-
 MEMORY_SHARE = 4  # the copy, with two slots a weight, takes at most this part of the memory
 
 

@@ -23,16 +23,9 @@ if TYPE_CHECKING:
 COLUMN_OPTIONS = ("label", "time", "weight", "group", "categorical", "numeric", "drop")
 """The fields that say what columns are."""
 
-
 DEFAULT_EPOCHS = 4
-
-
 DEFAULT_TIME_LIMIT = 600.0
-
-
 AUTO = "auto"  # the name of a model that is chosen by its loss on validation data
-
-
 DEFAULT = "default"  # the name of the model that suits the features
 
 
@@ -253,7 +246,6 @@ class CheckpointOptions:
 
 NO_CHECKPOINTS = CheckpointOptions(seconds=None)
 
-
 _NAMES: dict[Any, str] = {
     str: "a string",
     int: "an integer",
@@ -261,7 +253,6 @@ _NAMES: dict[Any, str] = {
     bool: "true or false",
     types.NoneType: "null",
 }
-
 
 _PLURALS: dict[Any, str] = {str: "strings", int: "integers", float: "numbers"}
 

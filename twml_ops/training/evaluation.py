@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import tensorflow as tf
-from rich.console import Console
 
 from twml_ops import models
 from twml_ops.analysis import scoring
@@ -15,10 +14,9 @@ from twml_ops.analysis.leakage import leaking_features
 from twml_ops.analysis.permutation_importance import FeatureImportance, permutation_importance
 from twml_ops.analysis.profiles import Profile
 from twml_ops.analysis.scoring import Scores
-from twml_ops.cli.reporter import Bar
-from twml_ops.cli.terminal import make_error_console, print_warning
 from twml_ops.data import Source, original_errors
 from twml_ops.training.errors import UserError
+from twml_ops.training.reporter import SILENT, Reporter
 from twml_ops.training.sources import LARGE_BATCH_SIZE
 from twml_ops.training.trained_run import TrainedRun
 
@@ -26,38 +24,38 @@ from twml_ops.training.trained_run import TrainedRun
 def score_source(
     model: tf.keras.Model,
     source: Source,
-    console: Console,
+    reporter: Reporter,
     size: int | None = None,
     title: str = "evaluating",
     batch_size: int = LARGE_BATCH_SIZE,
     labels: Sequence[str] | None = None,
 ) -> dict[str, Scores]:
-    """The predictions of a model for a data set by label, with a progress bar on `console`.
+    """The predictions of a model for a data set by label, with its progress.
 
     Args:
         model: model that returns probabilities [B, 1]; of several labels a dict of them.
         source: the data set.
-        console: terminal of the progress bar.
+        reporter: is told what happens.
         size: number of examples, if known.
         title: label of the progress bar.
         batch_size: number of examples in a batch.
         labels: names of the labels of the model; None: the labels of the data set.
     """
-    with Bar(console, title, size) as bar:
+    with reporter.bar(title, size) as bar:
         batches = source.dataset(batch_size, layout=models.layout_of(model))
         names = source.schema.labels if labels is None else labels
         scores = scoring.score_labels(model, batches, names, bar.add)
     if labels is None:
         for text in scoring.undefined_metrics(scores, source.name):
-            print_warning(console, text)
+            reporter.warning(text)
     return scores
 
 
 def importances_of(
-    model: tf.keras.Model, source: Source, seed: int, console: Console
+    model: tf.keras.Model, source: Source, seed: int, reporter: Reporter
 ) -> list[FeatureImportance]:
     """The permutation importance of each feature on a random sample of a data set."""
-    with console.status("computing permutation importance"):
+    with reporter.phase("computing permutation importance"):
         predict = scoring.predictor(model, source.schema.labels)
         layout = models.layout_of(model)
         return permutation_importance(predict, source, layout=layout, sample_seed=seed)
@@ -73,7 +71,11 @@ def throughput(examples: int, seconds: float) -> dict[str, float]:
 
 
 def explain_features_of(
-    trained: TrainedRun, data: str | None, against: str | None, rows: int
+    trained: TrainedRun,
+    data: str | None,
+    against: str | None,
+    rows: int,
+    reporter: Reporter = SILENT,
 ) -> Explanation:
     """Analyses the features of a finished run.
 
@@ -82,6 +84,7 @@ def explain_features_of(
         data: SOURCE to analyse; None: the evaluation data of the run.
         against: SOURCE to compare it with, or None.
         rows: size of the sample for the permutation importance.
+        reporter: is told what happens.
 
     Raises:
         UserError: the data have no examples.
@@ -89,7 +92,6 @@ def explain_features_of(
     """
     source = trained.source(data)
     other = None if against is None else trained.source(against)
-    console = make_error_console()
     sources = [source] if other is None else [source, other]
     with original_errors(*sources):
         layout = models.layout_of(trained.model)
@@ -97,10 +99,10 @@ def explain_features_of(
         if sample is None:
             raise UserError(f"{source.name}: has no examples")
         ids = frequent_sparse_ids(sample, trained.schema)
-        profiles = [_profile(console, s, trained, ids) for s in sources]
+        profiles = [_profile(reporter, s, trained, ids) for s in sources]
         now, before = profiles[0], profiles[-1]
         leaks = leaking_features(source.blocks(), trained.schema)
-        with console.status("computing permutation importance"):
+        with reporter.phase("computing permutation importance"):
             found = explain_features(
                 trained.model, sample, trained.schema, now, before if other else None
             )
@@ -114,9 +116,9 @@ def explain_features_of(
     )
 
 
-def _profile(console: Console, source: Source, trained: TrainedRun, ids: list[int]) -> Profile:
+def _profile(reporter: Reporter, source: Source, trained: TrainedRun, ids: list[int]) -> Profile:
     profile = Profile(trained.schema, ids)
-    with Bar(console, source.name, None) as bar:
+    with reporter.bar(source.name, None) as bar:
         for block in source.blocks():
             profile.add(block)
             bar.add(len(block))

@@ -9,18 +9,17 @@ from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
-from rich.console import Console
 
 from twml_ops import models
-from twml_ops.cli.reporter import print_member
 from twml_ops.data import Source
 from twml_ops.training.checkpoints import RunCheckpoints
 from twml_ops.training.config import RunConfig
 from twml_ops.training.errors import UserError
 from twml_ops.training.labels import corrected
-from twml_ops.training.model import model_maker, print_model, without_optimizer
+from twml_ops.training.model import model_maker, report_model, without_optimizer
+from twml_ops.training.reporter import Reporter
 from twml_ops.training.results import FittedModel, History, Member
-from twml_ops.training.runners import LocalRunner, Monitored, Runner
+from twml_ops.training.runners import LocalRunner, Monitored, Runner, below
 from twml_ops.training.selection import Choices
 
 
@@ -29,8 +28,8 @@ def final_fit(
     choices: Choices,
     data: Source,
     held_out: Source,
-    logs: Path,
-    console: Console,
+    logs: Path | None,
+    reporter: Reporter,
     checkpoints: RunCheckpoints | None = None,
 ) -> FitMember:
     """A function that trains a member of an ensemble for the chosen or the given number of epochs.
@@ -43,8 +42,8 @@ def final_fit(
         choices: what was chosen.
         data: training data.
         held_out: evaluation data, on which the first member is monitored if nothing was chosen.
-        logs: folder of the TensorBoard logs of the run.
-        console: terminal for the output.
+        logs: folder of the TensorBoard logs of the run; None: there are none.
+        reporter: is told what happens.
         checkpoints: the checkpoints of the run; None: none are written.
 
     Returns:
@@ -63,14 +62,14 @@ def final_fit(
         make_model = model_maker(config)
         here = runner
         if not first:
-            folder = logs / f"member_{number}"
-            here = LocalRunner(config, folder, console, checkpoints, number)
+            folder = below(logs, f"member_{number}")
+            here = LocalRunner(config, folder, reporter, checkpoints, number)
         model = here.build(lambda: make_model(source))
         if chosen is not None:
             return here.fit(model, source, None, epochs=chosen.epochs)
         monitored = None
         if first:
-            print_model(console, model, config.optimizer)
+            report_model(reporter, model, config.optimizer)
             # The evaluation data is only monitored: nothing is chosen by it.
             monitored = Monitored(held_out, "evaluation")
         return here.fit(model, source, monitored, epochs=config.fixed_epochs)
@@ -119,7 +118,7 @@ def member_seeds(seed: int, count: int) -> list[int]:
 def fit_members(
     config: RunConfig,
     fit: FitMember,
-    console: Console,
+    reporter: Reporter,
     checkpoints: RunCheckpoints | None = None,
 ) -> FittedMembers:
     """Trains the members of an ensemble one after another, and combines them.
@@ -130,7 +129,7 @@ def fit_members(
     Args:
         config: configuration of the run.
         fit: trains a member.
-        console: terminal for the output.
+        reporter: is told what happens.
         checkpoints: the checkpoints of the run, which keep the members that are trained; None: none
             are written.
 
@@ -144,7 +143,7 @@ def fit_members(
     members = [Member(config.seed, history.examples, history.seconds)]
     if config.ensemble == 1:
         return FittedMembers(model, history, members)
-    print_member(console, members, config.ensemble)
+    reporter.member(members, config.ensemble)
     trained = [without_optimizer(model)]
     for i, seed in enumerate(member_seeds(config.seed, config.ensemble)[1:], 1):
         del fitted, model
@@ -152,7 +151,7 @@ def fit_members(
         model = corrected(fitted.model, config)
         trained.append(without_optimizer(model))
         members.append(Member(seed, fitted.history.examples, fitted.history.seconds))
-        print_member(console, members, config.ensemble)
+        reporter.member(members, config.ensemble)
     return FittedMembers(models.ensemble(trained), history, members)
 
 

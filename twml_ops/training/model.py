@@ -11,16 +11,15 @@ from functools import partial
 from typing import Any
 
 import tensorflow as tf
-from rich.console import Console
 
 from twml_ops import _keras, layers, models, optimizers, placement
 from twml_ops._keras import all_layers
-from twml_ops.cli.reporter import print_model, print_widths
 from twml_ops.data import Schema, Source
 from twml_ops.training.config import AUTO, DEFAULT, RunConfig
 from twml_ops.training.errors import UserError
 from twml_ops.training.labels import weighted
 from twml_ops.training.model_options import builder_of
+from twml_ops.training.reporter import Reporter
 from twml_ops.training.sources import LARGE_BATCH_SIZE
 from twml_ops.training.trained_run import WarmStart
 
@@ -82,7 +81,6 @@ def with_learning_rate(config: RunConfig) -> RunConfig:
 # effect of L2.
 _ACCUMULATOR = 1e-5
 
-
 _OPTIMIZERS: dict[str, tuple[Callable[..., tf.keras.optimizers.Optimizer], float]] = {
     "adagrad": (partial(optimizers.Adagrad, initial_accumulator_value=_ACCUMULATOR), 0.04),
     "rowwise_adagrad": (
@@ -94,7 +92,6 @@ _OPTIMIZERS: dict[str, tuple[Callable[..., tf.keras.optimizers.Optimizer], float
     "momentum": (optimizers.Momentum, 0.02),
     "sgd": (optimizers.SGD, 0.2),
 }
-
 
 # The cross layers multiply their inputs, so large steps of one weight disturb all others.
 _RATE_FACTORS = {"dcn": 0.5}
@@ -232,12 +229,12 @@ MakeModel = Callable[[Source], tf.keras.Model]
 """Returns an untrained model whose input transforms are adapted to a source."""
 
 
-def print_model(console: Console, model: tf.keras.Model, optimizer: str) -> None:
-    """Prints the name of a model, its number of weights, the optimizer, its boosted trees
+def report_model(reporter: Reporter, model: tf.keras.Model, optimizer: str) -> None:
+    """Reports the name of a model, its number of weights, the optimizer, its boosted trees
     and the widths of the vectors of fields, if they differ.
 
     Args:
-        console: terminal for the output.
+        reporter: is told what happens.
         model: the model.
         optimizer: name of the optimizer.
     """
@@ -246,7 +243,7 @@ def print_model(console: Console, model: tf.keras.Model, optimizer: str) -> None
     trees = [(x.num_folds, x.num_trees) for x in found if isinstance(x, layers.BoostedTrees)]
     widths = [x.units for x in found if isinstance(x, layers.FieldEmbedding)]
     weights = num_weights(model)
-    print_model(console, model.name, weights, optimizer, trees)
+    reporter.model(model.name, weights, optimizer, trees)
     for units in widths:
         if not isinstance(units, int):
-            print_widths(console, units)
+            reporter.widths(units)

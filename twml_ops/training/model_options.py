@@ -153,11 +153,7 @@ def path_of(model: str) -> Path | None:
 
 
 LEARNING_RATE = "learning_rate"
-
-
 _SIZES = ("max_rows", "categorical_bits")  # limits of the memory, not of what is learned
-
-
 _WIDTHS = ("32", "64", "128", "64,32", "128,64")  # of the layers of a dense net
 
 

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
-from rich.console import Console
 
 from twml_ops.checkpoint import CheckpointCallback
 from twml_ops.data import InputPosition, Source
@@ -19,6 +18,7 @@ from twml_ops.training.checkpoints import RunCheckpoints
 from twml_ops.training.config import AUTO, CheckpointOptions, RunConfig
 from twml_ops.training.errors import UserError
 from twml_ops.training.labels import joined_outputs
+from twml_ops.training.reporter import SILENT, Reporter
 from twml_ops.training.results import FittedModel
 from twml_ops.training.runners import LocalRunner, Monitored
 
@@ -40,7 +40,7 @@ class PeerRunner(LocalRunner):
     Args:
         config: configuration of the run, with a learning rate.
         log_dir: folder of the TensorBoard logs; None: there are none.
-        console: terminal on which the progress is shown.
+        reporter: is told what happens.
         checkpoints: the checkpoints of this rank; None: none are written.
         group: the ranks.
     """
@@ -49,11 +49,11 @@ class PeerRunner(LocalRunner):
         self,
         config: RunConfig,
         log_dir: Path | None,
-        console: Console,
+        reporter: Reporter,
         checkpoints: RunCheckpoints | None,
         group: PeerGroup,
     ) -> None:
-        super().__init__(config, log_dir, console, checkpoints)
+        super().__init__(config, log_dir, reporter, checkpoints)
         self._group = group
 
     def fit(
@@ -91,8 +91,7 @@ class PeerRunner(LocalRunner):
             root = 0
         fitted = self._fitted(model, joint, history)
         if group.rank == 0 and averaging.counts is not None:
-            counts = dataclasses.asdict(averaging.counts)
-            self._console.print(", ".join(f"{value} {name}" for name, value in counts.items()))
+            self._reporter.exchanges(dataclasses.asdict(averaging.counts))
         first = group.rank == 0
         group.close()
         if not first:
@@ -114,6 +113,7 @@ class PeerCheckpoints(RunCheckpoints):
         options: when to write, and whether to continue.
         overwrite: whether checkpoints of an earlier run are removed.
         group: the ranks.
+        reporter: is told what happens.
 
     Attributes:
         newest_rank: the rank with the newest checkpoint; 0 if there are none.
@@ -129,10 +129,11 @@ class PeerCheckpoints(RunCheckpoints):
         options: CheckpointOptions,
         overwrite: bool,
         group: PeerGroup,
+        reporter: Reporter = SILENT,
     ) -> None:
         # A rank that joins gets its state from the others.
         options = dataclasses.replace(options, resume=options.resume and not group.has_joined)
-        super().__init__(folder, config, options, overwrite or group.has_joined)
+        super().__init__(folder, config, options, overwrite or group.has_joined, reporter)
         self._group, self.newest_rank = group, 0
         if group.has_joined:
             return

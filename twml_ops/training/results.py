@@ -13,6 +13,7 @@ from twml_ops.training.config import RunConfig
 if TYPE_CHECKING:
     import tensorflow as tf
 
+    from twml_ops._known_categories import KnownCategories
     from twml_ops.analysis.permutation_importance import FeatureImportance
     from twml_ops.analysis.scoring import Scores
 
@@ -273,6 +274,7 @@ class RunResult:
         uncalibrated_scores: `scores` of the model before its calibration; None if the run has no
             calibration.
         epoch_choice: how the number of epochs was chosen; None if it was given.
+        known: the categories of the training data; None if they have none.
     """
 
     model: tf.keras.Model
@@ -283,6 +285,7 @@ class RunResult:
     facts: dict[str, Any]
     uncalibrated_scores: Mapping[str, Scores] | None = None
     epoch_choice: EpochChoice | None = None
+    known: KnownCategories | None = None
 
     @cached_property
     def label_metrics(self) -> dict[str, dict[str, float]]:

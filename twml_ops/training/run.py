@@ -7,22 +7,18 @@ import datetime
 import platform
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import tensorflow as tf
-from rich.markup import escape
 
 import twml_ops
 from twml_ops import _keras
 from twml_ops._known_categories import KnownCategories
 from twml_ops.analysis import leaking_features, scoring
-from twml_ops.cli.reporter import print_columns, print_data, print_leaks, print_split_in_time
-from twml_ops.cli.terminal import make_console, print_warning
-from twml_ops.data import Schema, original_errors
+from twml_ops.data import Schema, Source, original_errors
 from twml_ops.peers import PeerGroup
-from twml_ops.report.run_files import write_files, write_model
 from twml_ops.training.checkpoints import RunCheckpoints
 from twml_ops.training.cluster import check_one_label, cluster_role, differences_to_one_process
 from twml_ops.training.config import AUTO, RunConfig
@@ -32,8 +28,9 @@ from twml_ops.training.labels import check_balance, labels_of_one_value, trainin
 from twml_ops.training.model import check_storage, num_weights, with_defaults, with_learning_rate
 from twml_ops.training.model_options import builder_of
 from twml_ops.training.peers import PeerRunner
+from twml_ops.training.reporter import SILENT, Reporter
 from twml_ops.training.results import EpochChoice, History, Member, ModelChoice, RunResult
-from twml_ops.training.run_folder import FORMAT, FORMAT_KEY, TENSORBOARD
+from twml_ops.training.run_folder import FORMAT, FORMAT_KEY
 from twml_ops.training.runners import LocalRunner, Runner
 from twml_ops.training.selection import check_auto, choose, second_model, with_crosses
 from twml_ops.training.sources import (
@@ -42,37 +39,44 @@ from twml_ops.training.sources import (
     learn_categories,
     open_pair,
     parse_all,
+    split,
 )
-from twml_ops.training.trained_run import WarmStart, check_slots, write_slots
+from twml_ops.training.trained_run import WarmStart, check_slots
 from twml_ops.training.trials import validation_parts
 
 
 def train(
     config: RunConfig,
-    folder: Path,
-    out: Path,
+    data: Source | None = None,
+    eval: Source | None = None,
+    *,
+    reporter: Reporter = SILENT,
+    logs: Path | None = None,
     checkpoints: RunCheckpoints | None = None,
+    on_model: Callable[[tf.keras.Model], object] = lambda model: None,
+    cluster_runner: Callable[[RunConfig], Runner] | None = None,
     group: PeerGroup | None = None,
-    resume: bool = False,
     asked: RunConfig | None = None,
 ) -> RunResult:
-    """Trains and evaluates a model, and writes the files of the run.
+    """Trains and evaluates a model.
 
     Args:
         config: configuration of the run.
-        folder: folder to write to.
-        out: final name of `folder`.
+        data: training data; None: `config.data` is opened.
+        eval: evaluation data, if `data` are given; None: a part of `data` is held out.
+        reporter: is told what happens.
+        logs: folder for the TensorBoard logs; None: none are written.
         checkpoints: the checkpoints of the run, if it is trained in this process; None: none are
             written.
+        on_model: called with the trained model, before it is evaluated.
+        cluster_runner: makes the runner of a cluster, if `config.cluster` is set.
         group: the ranks of which this process is one; None: it trains without peers.
-        resume: whether a cluster continues from checkpoints of another start.
         asked: what the user chose, where a cluster or peers may train something else.
 
     Raises:
         UserError: the configuration is invalid, or the loss became NaN.
         ValueError: the model is unknown, or data cannot be read.
     """
-    console = make_console()
     check_slots(config)
     check_storage(config)
     if config.model == AUTO:
@@ -80,20 +84,14 @@ def train(
     start = WarmStart(config) if config.from_run is not None else None
     runner: Runner | None = None
     if config.cluster is not None:
+        assert cluster_runner is not None
         config = with_learning_rate(config)
-        from twml_ops.training.cluster_runner import ClusterRunner
-
-        runner = ClusterRunner(config, folder, out, console, resume)
+        runner = cluster_runner(config)
         runner.connect()
-    like = start.schema if start else None
-    uses = config.uses if like is None and config.schema_file is None else None
-    data, held_out = open_pair(
-        *(config.data, config.eval, like, config.schema_file, uses),
-        start.holdout if start else None,
-    )
-    holdout = start.holdout if start else default_holdout(config.schema_file, data.schema)
+    eval_is_given = config.eval is not None or eval is not None
+    data, held_out, holdout = _opened(config, start, data, eval)
     if cluster_role() != "worker" and (group is None or group.rank == 0):
-        print_columns(console, data)
+        reporter.columns(data)
     if config.cluster is not None:
         check_one_label(data.schema.labels)
     second = second_model(config, data.schema)
@@ -101,24 +99,24 @@ def train(
         config = with_defaults(config, data.schema)
         builder_of(config.model)  # fails before the examples are read
     check_balance(config, data.schema)
-    with original_errors(data, held_out), console.status(f"reading {escape(data.name)}"):
+    with original_errors(data, held_out), reporter.phase(f"reading {data.name}"):
         parts = validation_parts(config, data)
         data = training_examples(config, data)
         sizes = data.num_examples(), held_out.num_examples()
         if cluster_role() != "worker":
             for text in labels_of_one_value(data):
-                print_warning(console, text)
-    print_data(console, data, held_out, sizes)
-    if config.eval is None and holdout == "time":
-        print_split_in_time(console, data.schema)
+                reporter.warning(text)
+    reporter.data(data, held_out, sizes)
+    if holdout == "time" and not eval_is_given:
+        reporter.split_in_time(data.schema)
     differs = None
     if asked is not None:
         who = "peers" if config.cluster is None else "a cluster"
         differs = differences_to_one_process(asked, data.schema, who)
     if differs is not None and (group.rank == 0 if group else cluster_role() == "chief"):
-        console.print(f"        {differs}", soft_wrap=True)
+        reporter.differs(differs)
     with original_errors(data, held_out, *(parts or ())):
-        config = with_crosses(config, parts, console)
+        config = with_crosses(config, parts, reporter)
         examined = parts.validation if parts else held_out
         leaks: dict[str, float] = {}
         if cluster_role() != "worker":  # the chief warns of them
@@ -127,27 +125,25 @@ def train(
         if cluster_role() != "worker":
             before = KnownCategories.load(Path(config.from_run)) if config.from_run else None
             known = learn_categories(data, before) if data.schema.categorical else None
-    print_leaks(console, leaks, examined.name)
+    reporter.leaks(leaks, examined.name)
     if checkpoints is not None:
         checkpoints.publish_with(known)
     if cluster_role() != "worker":
-        with original_errors(held_out), console.status(f"reading {escape(held_out.name)}"):
+        with original_errors(held_out), reporter.phase(f"reading {held_out.name}"):
             parse_all(held_out)
     if group is not None:
-        logs = folder / TENSORBOARD if group.rank == 0 else None
         config = with_learning_rate(config)
-        runner = PeerRunner(config, logs, console, checkpoints, group)
-    choices = choose(config, data, parts, folder / TENSORBOARD, console, checkpoints, second)
+        runner = PeerRunner(config, logs, reporter, checkpoints, group)
+    choices = choose(config, data, parts, logs, reporter, checkpoints, second)
     config, choice = choices.config, choices.epochs
     if runner is None:
-        runner = LocalRunner(config, folder / TENSORBOARD, console, checkpoints)
+        runner = LocalRunner(config, logs, reporter, checkpoints)
     with original_errors(data, held_out, *(parts or ())):
-        logs = folder / TENSORBOARD
-        fit = final_fit(runner, choices, data, held_out, logs, console, checkpoints)
-        fitted = fit_members(config, fit, console, checkpoints)
-        write_model(folder, out, fitted.model)
-        scores = score_source(fitted.model, held_out, console, sizes[1])
-        importances = importances_of(fitted.model, held_out, config.seed, console)
+        fit = final_fit(runner, choices, data, held_out, logs, reporter, checkpoints)
+        fitted = fit_members(config, fit, reporter, checkpoints)
+        on_model(fitted.model)
+        scores = score_source(fitted.model, held_out, reporter, sizes[1])
+        importances = importances_of(fitted.model, held_out, config.seed, reporter)
     histories = [*fitted.members] + ([choice.history] if choice and choice.refit else [])
     speed = throughput(sum(h.examples for h in histories), sum(h.seconds for h in histories))
     validation = {"validation_log_loss": choice.log_loss} if choice else {}
@@ -155,7 +151,7 @@ def train(
     if choice and not choice.refit:
         trained_on = (choice.fit_source, choice.fit_examples)
     means = scoring.mean_metrics(scoring.metrics_by_label(scores))
-    result = RunResult(
+    return RunResult(
         fitted.model,
         fitted.history,
         scores,
@@ -173,16 +169,30 @@ def train(
             {"data": examined.name, "features": leaks},
             fitted.history,
             differs,
-            None if config.eval else holdout,
+            None if eval_is_given else holdout,
         ),
         epoch_choice=choice,
+        known=known,
     )
-    if config.save_slots:
-        write_slots(folder, fitted.model)
-    if known is not None:
-        known.save(folder)
-    write_files(folder, result)
-    return result
+
+
+def _opened(
+    config: RunConfig, start: WarmStart | None, data: Source | None, eval: Source | None
+) -> tuple[Source, Source, Holdout]:
+    """The training data, the evaluation data, and how these would be held out of the others."""
+    if data is None:
+        if eval is not None:
+            raise ValueError("eval: expected data as well, got None")
+        like = start.schema if start else None
+        uses = config.uses if like is None and config.schema_file is None else None
+        data, eval = open_pair(
+            *(config.data, config.eval, like, config.schema_file, uses),
+            start.holdout if start else None,
+        )
+        holdout = start.holdout if start else default_holdout(config.schema_file, data.schema)
+        return data, eval, holdout
+    holdout = start.holdout if start else default_holdout(config.schema_file, data.schema)
+    return (*((data, eval) if eval is not None else split(data, holdout)), holdout)
 
 
 def training_facts(

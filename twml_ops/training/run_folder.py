@@ -15,40 +15,20 @@ from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Any
 
-from rich.markup import escape
-
 from twml_ops import _publish
 from twml_ops._scorer import PROGRAM_FILE
-from twml_ops.cli.terminal import make_error_console
 from twml_ops.training.errors import UserError
+from twml_ops.training.reporter import SILENT, Reporter
 
 RUN_FILE = "run.json"
-
-
 METRICS_FILE = "metrics.json"
-
-
 REPORT_FILE = "report.html"
-
-
 MODEL_FILE = "model.keras"
-
-
 SAVED_MODEL = "saved_model"
-
-
 TENSORBOARD = "tensorboard"
-
-
 SLOTS = "optimizer"
-
-
 OUTPUT_NAME = "probability"  # in exports, whatever the last layer is called
-
-
 FORMAT_KEY, FORMAT = "twml_ops_run", 1
-
-
 FILES_KEY = "files"
 
 
@@ -94,7 +74,9 @@ def _stable(name: str) -> str:
 
 
 @contextlib.contextmanager
-def new_folder(out: Path, overwrite: bool = False, *, lock: bool = True) -> Iterator[Path]:
+def new_folder(
+    out: Path, overwrite: bool = False, *, lock: bool = True, reporter: Reporter = SILENT
+) -> Iterator[Path]:
     """A temporary folder, which becomes the run `out` when the block succeeds.
 
     Its run.json then lists its files: another run replaces these, and nothing else. When the block
@@ -105,6 +87,7 @@ def new_folder(out: Path, overwrite: bool = False, *, lock: bool = True) -> Iter
         out: a path that does not exist, an empty folder, or with `overwrite` a finished run.
         overwrite: replace a finished run.
         lock: whether another process is refused that has the same `out`.
+        reporter: is told where a trained model is kept.
 
     Yields:
         The temporary folder.
@@ -122,7 +105,7 @@ def new_folder(out: Path, overwrite: bool = False, *, lock: bool = True) -> Iter
             kind="a finished run",
             last=RUN_FILE,
             is_kept=lambda folder: (folder / MODEL_FILE).exists(),
-            on_kept=lambda folder: _tell_kept(out, folder),
+            on_kept=lambda folder: _tell_kept(out, folder, reporter),
             lock=lock,
         ) as folder,
     ):
@@ -223,12 +206,10 @@ def _user_errors(replaces: bool = True) -> Iterator[None]:
         raise UserError(f"{e}{advice}") from e
 
 
-def _tell_kept(out: Path, folder: Path) -> None:
-    make_error_console().print(
-        f"[yellow]warning[/]  {escape(str(out))} is not finished. The trained model is kept: "
-        f"{escape(str(folder / MODEL_FILE))}; tf.keras.models.load_model reads it after "
-        "`import twml_ops.layers`",
-        soft_wrap=True,
+def _tell_kept(out: Path, folder: Path, reporter: Reporter) -> None:
+    reporter.failure(
+        f"{out} is not finished. The trained model is kept: {folder / MODEL_FILE}; "
+        "tf.keras.models.load_model reads it after `import twml_ops.layers`"
     )
 
 

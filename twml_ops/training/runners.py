@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple, Protocol
 
 import tensorflow as tf
-from rich.console import Console
 
 from twml_ops import models
 from twml_ops.checkpoint import Stateful, TrainingInterrupted, deferred_interrupt
@@ -22,6 +21,7 @@ from twml_ops.training.checkpoints import RunCheckpoints
 from twml_ops.training.config import RunConfig
 from twml_ops.training.labels import joined, joined_outputs, summed_loss, weighted
 from twml_ops.training.model import make_optimizer, read_ahead, storage_scope
+from twml_ops.training.reporter import Reporter
 from twml_ops.training.results import FittedModel, History
 from twml_ops.training.sources import LARGE_BATCH_SIZE
 from twml_ops.training.trained_run import restore_slots
@@ -82,13 +82,18 @@ class Runner(Protocol):
 STEPS_PER_EXECUTION = 16  # amortizes the cost of a call of Keras' train function
 
 
+def below(logs: Path | None, name: str) -> Path | None:
+    """A folder in the folder of the logs; None if there are no logs."""
+    return None if logs is None else logs / name
+
+
 class LocalRunner:
     """Trains in this process. See `Runner`.
 
     Args:
         config: configuration of the run, with a learning rate.
         log_dir: folder of the TensorBoard logs; None: there are none.
-        console: terminal on which the progress is shown.
+        reporter: is told what happens.
         checkpoints: the checkpoints of the run; None: none are written.
         member: number of the member of an ensemble, from 0.
     """
@@ -97,11 +102,11 @@ class LocalRunner:
         self,
         config: RunConfig,
         log_dir: Path | None,
-        console: Console,
+        reporter: Reporter,
         checkpoints: RunCheckpoints | None = None,
         member: int = 0,
     ) -> None:
-        self._config, self._log_dir, self._console = config, log_dir, console
+        self._config, self._log_dir, self._reporter = config, log_dir, reporter
         self._checkpoints = checkpoints
         self._fit_phase = f"member {member}" if member else "fit"
 
@@ -196,7 +201,7 @@ class LocalRunner:
             deferred_interrupt(
                 self._checkpoints is not None and self._checkpoints.wanted
             ) as interrupt,
-            ProgressCallback(self._console, history, size) as progress,
+            ProgressCallback(self._reporter, history, size) as progress,
         ):
             averaging = [WeightAveraging(steps)] if config.storage is None else []
             recorder = HistoryCallback(history, size, config.batch_size, progress)
@@ -210,7 +215,6 @@ class LocalRunner:
                 phase="choice" if monitored and monitored.name == "validation" else self._fit_phase,
                 states={type(c).__name__: c for c in every if isinstance(c, Stateful)},
                 interrupt=interrupt,
-                console=self._console,
             )
             start = InputPosition(config.seed, initial_epoch)
             data = {"x": batches(position=start), "initial_epoch": initial_epoch}

@@ -9,10 +9,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from rich.console import Console
-
 from twml_ops import models
-from twml_ops.cli.reporter import print_best, print_crosses, print_second, print_trial, print_trials
 from twml_ops.data import Schema, Source, TrainingParts, original_errors
 from twml_ops.training.checkpoints import RunCheckpoints
 from twml_ops.training.config import AUTO, DEFAULT, DEFAULT_TIME_LIMIT, RunConfig
@@ -20,8 +17,9 @@ from twml_ops.training.errors import UserError
 from twml_ops.training.labels import weighted
 from twml_ops.training.model import model_maker, with_learning_rate, without_optimizer
 from twml_ops.training.model_options import LEARNING_RATE, builder_of, options_of
+from twml_ops.training.reporter import SILENT, Reporter
 from twml_ops.training.results import EpochChoice, FittedModel, ModelChoice, Trial, TrialResult
-from twml_ops.training.runners import LocalRunner
+from twml_ops.training.runners import LocalRunner, below
 from twml_ops.training.sources import LARGE_BATCH_SIZE
 from twml_ops.training.stores import KeptTrials
 from twml_ops.training.trials import TrialStopped, choose_epochs, run_trial
@@ -49,8 +47,8 @@ def choose(
     config: RunConfig,
     data: Source,
     parts: TrainingParts | None,
-    logs: Path,
-    console: Console,
+    logs: Path | None,
+    reporter: Reporter,
     checkpoints: RunCheckpoints | None = None,
     second: RunConfig | None = None,
 ) -> Choices:
@@ -62,8 +60,8 @@ def choose(
         config: configuration of the run.
         data: training data.
         parts: the same in two parts; None: there are no validation data.
-        logs: folder of the TensorBoard logs of the run.
-        console: terminal for the output.
+        logs: folder of the TensorBoard logs of the run; None: there are none.
+        reporter: is told what happens.
         checkpoints: the checkpoints of the run, with what was chosen before the run was stopped;
             None: there are none.
         second: configuration with the second model; None: there is none.
@@ -76,18 +74,18 @@ def choose(
     chosen = Choices(config, parts, before)
     with original_errors(data, *(parts or ())):
         if config.model == AUTO:
-            config, epochs, model = _choose_model(config, data, parts, logs, console, checkpoints)
+            config, epochs, model = _choose_model(config, data, parts, logs, reporter, checkpoints)
             chosen = Choices(config, parts, before or epochs, model)
             if checkpoints and config.refit:
                 checkpoints.choice = chosen.epochs
         trial = None
         if second is not None and parts is not None:
-            trial = _try_second_model(second, parts, logs, console, checkpoints)
+            trial = _try_second_model(second, parts, logs, reporter, checkpoints)
         if before is None and parts is not None and (chosen.epochs is None or not config.refit):
-            epochs, kept = _choose_epochs(config, parts, logs, console, checkpoints)
+            epochs, kept = _choose_epochs(config, parts, logs, reporter, checkpoints)
             chosen = chosen._replace(epochs=epochs, kept=kept)
     if trial is not None and chosen.epochs is not None:
-        config, epochs, model = compared(config, chosen.epochs, trial, console)
+        config, epochs, model = compared(config, chosen.epochs, trial, reporter)
         chosen = chosen._replace(config=config, epochs=epochs, model=model)
         if checkpoints:
             checkpoints.choice = epochs
@@ -97,13 +95,13 @@ def choose(
 def _choose_epochs(
     config: RunConfig,
     parts: TrainingParts,
-    logs: Path,
-    console: Console,
+    logs: Path | None,
+    reporter: Reporter,
     checkpoints: RunCheckpoints | None,
 ) -> tuple[EpochChoice, FittedModel | None]:
-    logs = logs / ("early_stopping" if config.refit else "")
-    runner = LocalRunner(config, logs, console, checkpoints)
-    epochs, kept = choose_epochs(config, runner, model_maker(config), parts, console)
+    logs = below(logs, "early_stopping") if config.refit else logs
+    runner = LocalRunner(config, logs, reporter, checkpoints)
+    epochs, kept = choose_epochs(config, runner, model_maker(config), parts, reporter)
     if kept is not None:
         kept = kept._replace(model=without_optimizer(kept.model))
     if checkpoints:
@@ -114,24 +112,26 @@ def _choose_epochs(
 def _try_second_model(
     config: RunConfig,
     parts: TrainingParts,
-    logs: Path,
-    console: Console,
+    logs: Path | None,
+    reporter: Reporter,
     checkpoints: RunCheckpoints | None,
 ) -> TrialResult:
     with _continued(checkpoints):
-        return try_second_model(config, parts, logs / "second_model", console, checkpoints)
+        return try_second_model(config, parts, below(logs, "second_model"), reporter, checkpoints)
 
 
 def _choose_model(
     config: RunConfig,
     data: Source,
     parts: TrainingParts | None,
-    logs: Path,
-    console: Console,
+    logs: Path | None,
+    reporter: Reporter,
     checkpoints: RunCheckpoints | None,
 ) -> tuple[RunConfig, EpochChoice, ModelChoice]:
     with _continued(checkpoints):
-        return choose_model(config, data.schema, parts, logs / "trials", console, checkpoints)
+        return choose_model(
+            config, data.schema, parts, below(logs, "trials"), reporter, checkpoints
+        )
 
 
 @contextlib.contextmanager
@@ -145,14 +145,14 @@ def _continued(checkpoints: RunCheckpoints | None) -> Iterator[None]:
         raise checkpoints.interrupted() from None
 
 
-def with_crosses(config: RunConfig, parts: TrainingParts | None, console: Console) -> RunConfig:
+def with_crosses(config: RunConfig, parts: TrainingParts | None, reporter: Reporter) -> RunConfig:
     """The configuration with the crosses that gain on the validation data.
 
     Args:
         config: configuration of the run.
         parts: training data and validation data; None: there are no validation data, and the model
             chooses by a part of its data.
-        console: terminal for the output.
+        reporter: is told what happens.
 
     Returns:
         The configuration; unchanged if the model has no such option, it is set, or the model has no
@@ -175,16 +175,14 @@ def with_crosses(config: RunConfig, parts: TrainingParts | None, console: Consol
         dataset = source.dataset(LARGE_BATCH_SIZE, layout=models.layout_of(build))
         return weighted(dataset, config.positive_weight)
 
-    with console.status("choosing crosses of categories"):
+    with reporter.phase("choosing crosses of categories"):
         crosses = models.choose_crosses(parts.fit.schema, *map(batches, parts))
     if crosses:
-        print_crosses(console, crosses)
+        reporter.crosses(crosses)
     return dataclasses.replace(config, model_options={**options, "crosses": crosses})
 
 
 SECOND_MODEL = "deepfm"
-
-
 SECOND_OPTIONS = {"l2": 0.003, "linear_l2": 0.003, "embedding_dropout": 0.0}
 
 
@@ -209,8 +207,8 @@ def second_model(config: RunConfig, schema: Schema) -> RunConfig | None:
 def try_second_model(
     config: RunConfig,
     parts: TrainingParts,
-    log_dir: Path,
-    console: Console,
+    log_dir: Path | None,
+    reporter: Reporter,
     checkpoints: RunCheckpoints | None,
 ) -> TrialResult:
     """Trains the second model with early stopping, unless an earlier process of the run has.
@@ -218,8 +216,8 @@ def try_second_model(
     Args:
         config: configuration with the second model.
         parts: training data and validation data.
-        log_dir: folder of its TensorBoard logs.
-        console: terminal for the output.
+        log_dir: folder of its TensorBoard logs; None: there are none.
+        reporter: is told what happens.
         checkpoints: the checkpoints of the run, which keep the result; None: it is not kept.
 
     Raises:
@@ -228,7 +226,7 @@ def try_second_model(
     kept = checkpoints.load_trials() if checkpoints else None
     if kept and kept.results:
         return kept.results[0]
-    with console.status(f"trying {config.model}"):
+    with reporter.phase(f"trying {config.model}"):
         result = run_trial(config, parts, log_dir=log_dir)
     if checkpoints:
         checkpoints.keep_trials(KeptTrials([result], result.trial.seconds))
@@ -236,7 +234,7 @@ def try_second_model(
 
 
 def compared(
-    config: RunConfig, choice: EpochChoice, second: TrialResult, console: Console
+    config: RunConfig, choice: EpochChoice, second: TrialResult, reporter: Reporter
 ) -> tuple[RunConfig, EpochChoice, ModelChoice]:
     """The better one of two models, by the log loss on the validation data.
 
@@ -245,7 +243,7 @@ def compared(
         choice: its number of epochs, or what an earlier process of the run chose after this
             comparison.
         second: the trial of the second model.
-        console: terminal for the output.
+        reporter: is told what happens.
 
     Returns:
         (its configuration, its number of epochs, both trials).
@@ -260,7 +258,7 @@ def compared(
     known = losses != second.trial.losses  # else the run is continued after the comparison
     trials = (first, second.trial) if known else (second.trial,)
     model_choice = ModelChoice(trials, sum(t.seconds for t in trials), None)
-    print_second(console, second.trial, choice.log_loss, is_second)
+    reporter.second_model(second.trial, choice.log_loss, is_second)
     if not is_second:
         return config, choice, model_choice
     assert second.choice is not None
@@ -268,13 +266,8 @@ def compared(
 
 
 _AUTO_MODELS = ("dcn", "deepfm", "sparse_mlp", "logistic")
-
-
 _OF_FIELDS = ("deepfm",)  # they multiply the vectors of several fields
-
-
 _RATE_FACTORS = (0.125, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0)  # of the default learning rate
-
 
 _LADDERS: dict[str, Sequence[float]] = {
     "statistics": (False, True),
@@ -314,8 +307,8 @@ def choose_model(
     config: RunConfig,
     schema: Schema,
     parts: TrainingParts | None,
-    log_dir: Path,
-    console: Console,
+    log_dir: Path | None,
+    reporter: Reporter,
     checkpoints: RunCheckpoints | None = None,
 ) -> tuple[RunConfig, EpochChoice, ModelChoice]:
     """Tries models, then changes one option of the best one at a time.
@@ -330,8 +323,8 @@ def choose_model(
         config: configuration of the run, with the model "auto".
         schema: the features.
         parts: training data and validation data; None: there are too few examples.
-        log_dir: folder of the TensorBoard logs, with one folder for each trial.
-        console: terminal for the output.
+        log_dir: folder of the TensorBoard logs, with one for each trial; None: there are none.
+        reporter: is told what happens.
         checkpoints: the checkpoints of the run, which keep the trials that are done. A run that is
             continued does not repeat them, and their time counts. None: none are kept.
 
@@ -344,8 +337,8 @@ def choose_model(
     """
     if parts is None:
         raise UserError("--model auto needs validation data, for which there are too few examples")
-    search = _Search(config, parts, log_dir, console, checkpoints)
-    print_trials(console, parts.validation.name, parts.validation.num_examples())
+    search = _Search(config, parts, log_dir, reporter, checkpoints)
+    reporter.trials(parts.validation.name, parts.validation.num_examples())
     for name in _names(schema):
         search.attempt(dataclasses.replace(config, model=name))
     if second := second_model(dataclasses.replace(config, model=DEFAULT, refit=True), schema):
@@ -364,7 +357,7 @@ def choose_model(
     assert found is not None
     assert found.choice is not None
     choice = search.result()
-    print_best(console, choice)
+    reporter.model_chosen(choice)
     chosen = dataclasses.replace(found.config, refit=config.refit, time_limit=None)
     return chosen, dataclasses.replace(found.choice, refit=config.refit), choice
 
@@ -384,11 +377,11 @@ class _Search:
         self,
         config: RunConfig,
         parts: TrainingParts,
-        log_dir: Path,
-        console: Console,
+        log_dir: Path | None,
+        reporter: Reporter,
         checkpoints: RunCheckpoints | None,
     ) -> None:
-        self._parts, self._log_dir, self._console = parts, log_dir, console
+        self._parts, self._log_dir, self._reporter = parts, log_dir, reporter
         self._given, self._limit = config, config.time_limit or DEFAULT_TIME_LIMIT
         self._checkpoints = checkpoints
         kept = checkpoints.load_trials() if checkpoints else None
@@ -422,13 +415,13 @@ class _Search:
             self.best = result
         if self._checkpoints and not self._earlier:
             self._checkpoints.keep_trials(KeptTrials(self._results, self._elapsed()))
-        print_trial(self._console, len(self._results), result.trial, better)
+        self._reporter.trial(len(self._results), result.trial, better)
         return better
 
     def _run(self, config: RunConfig) -> TrialResult:
-        log_dir = self._log_dir / f"{len(self._results) + 1}_{config.model}"
-        with self._console.status(f"trying {config.model}"):
-            config = with_crosses(config, self._parts, Console(quiet=True))
+        log_dir = below(self._log_dir, f"{len(self._results) + 1}_{config.model}")
+        with self._reporter.phase(f"trying {config.model}"):
+            config = with_crosses(config, self._parts, SILENT)
             return run_trial(
                 config, self._parts, log_dir=log_dir, on_epoch=self._stop_after_the_limit
             )

@@ -13,8 +13,6 @@ from twml_ops.data import Block, ColumnUses, DataWarning, Schema, Source, open_s
 from twml_ops.data.block import Array, Categories
 
 LARGE_BATCH_SIZE = 8192  # of passes over data that do not train
-
-
 Holdout = Literal["time", "order"]
 """How evaluation data are held out: the latest examples, or the last ones of the files."""
 
@@ -54,7 +52,12 @@ def open_pair(
         return train, open_source(evaluation, like=train.schema)
     if holdout is None:
         holdout = "order" if like is not None else default_holdout(schema_file, train.schema)
-    return split_in_time(train) if holdout == "time" else train.split()
+    return split(train, holdout)
+
+
+def split(data: Source, holdout: Holdout) -> tuple[Source, Source]:
+    """Holds evaluation data out of data: (training data, evaluation data)."""
+    return split_in_time(data) if holdout == "time" else data.split()
 
 
 def default_holdout(schema_file: str | None, schema: Schema) -> Holdout:

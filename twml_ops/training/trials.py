@@ -10,15 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import tensorflow as tf
-from rich.console import Console
 
-from twml_ops.cli.reporter import print_choice, print_validation
 from twml_ops.data import DataError, Source, TrainingParts, split_for_validation
 from twml_ops.training.callbacks import EarlyStopping, mean_losses
 from twml_ops.training.config import RunConfig
 from twml_ops.training.errors import UserError
 from twml_ops.training.labels import training_examples
-from twml_ops.training.model import MakeModel, model_maker, print_model, with_learning_rate
+from twml_ops.training.model import MakeModel, model_maker, report_model, with_learning_rate
+from twml_ops.training.reporter import SILENT, Reporter
 from twml_ops.training.results import EpochChoice, FittedModel, Outcome, Trial, TrialResult
 from twml_ops.training.runners import LocalRunner, Monitored, Runner
 
@@ -68,7 +67,7 @@ def choose_epochs(
     runner: Runner,
     make_model: MakeModel,
     parts: TrainingParts,
-    console: Console,
+    reporter: Reporter,
     callbacks: Sequence[tf.keras.callbacks.Callback] = (),
 ) -> tuple[EpochChoice, FittedModel | None]:
     """Trains on one part until the loss on the other one no longer decreases.
@@ -78,7 +77,7 @@ def choose_epochs(
         runner: where to train.
         make_model: returns an untrained model that is adapted to a source.
         parts: training data and validation data.
-        console: terminal for the output.
+        reporter: is told what happens.
         callbacks: Keras callbacks beside that of early stopping.
 
     Returns:
@@ -91,8 +90,8 @@ def choose_epochs(
     fit, validation = parts
     sizes = fit.num_examples(), validation.num_examples()
     model = runner.build(lambda: make_model(fit))
-    print_model(console, model, config.optimizer)
-    print_validation(console, fit, validation, sizes)
+    report_model(reporter, model, config.optimizer)
+    reporter.validation(fit, validation, sizes)
     stopping = EarlyStopping(config.patience, restore=not config.refit)
     fitted = runner.fit(
         model,
@@ -110,7 +109,7 @@ def choose_epochs(
         config.refit,
         fitted.history,
     )
-    print_choice(console, choice)
+    reporter.epochs_chosen(choice)
     return choice, None if config.refit else fitted
 
 
@@ -146,7 +145,7 @@ def run_trial(
     """
     config = with_learning_rate(dataclasses.replace(config, refit=True))
     assert config.learning_rate is not None
-    quiet = Console(quiet=True)
+    quiet = SILENT
     losses: list[float] = []
 
     def record(epoch: int, loss: float) -> None:

@@ -7,17 +7,13 @@ import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from rich.console import Console
-from rich.markup import escape
-
-from twml_ops.cli.reporter import print_columns, print_trial, print_trials, print_values
-from twml_ops.cli.terminal import make_console
 from twml_ops.data import TrainingParts, original_errors
 from twml_ops.training.config import AUTO, RunConfig
 from twml_ops.training.errors import UserError
 from twml_ops.training.labels import check_balance
 from twml_ops.training.model import with_defaults
 from twml_ops.training.model_options import OptionSpace
+from twml_ops.training.reporter import SILENT, Reporter
 from twml_ops.training.results import Trial
 from twml_ops.training.sources import open_pair
 from twml_ops.training.trials import TrialStopped, run_trial, validation_parts
@@ -37,30 +33,52 @@ class Budget(NamedTuple):
     seconds: float | None
 
 
-def tune_options(optuna: Any, config: RunConfig, budget: Budget) -> RunConfig:
-    """The best configuration."""
+def tune(config: RunConfig, budget: Budget, reporter: Reporter = SILENT) -> RunConfig:
+    """Searches for options.
+
+    Args:
+        config: configuration with the data, the model, and the options that are not searched:
+            `model_options`, and the learning rate if there is one.
+        budget: when the search ends.
+        reporter: is told what happens.
+
+    Returns:
+        The best configuration.
+
+    Raises:
+        UserError: Optuna is missing, an option is wrong, there are no validation data, or no trial
+            succeeded.
+        DataError: data cannot be read.
+    """
+    check_tuning(config)
+    optuna = _import_optuna()
     config = dataclasses.replace(config, cluster=None)
-    console = make_console()
     data, _ = open_pair(config.data, config.eval, schema_file=config.schema_file, uses=config.uses)
-    print_columns(console, data)
+    reporter.columns(data)
     search_rate = config.learning_rate is None
     config = with_defaults(config, data.schema)
     space = OptionSpace(config, search_rate)
     if not space.values:
         raise UserError("there is nothing to search: all options of the model are given")
     check_balance(config, data.schema)
-    with original_errors(data), console.status(f"reading {escape(data.name)}"):
+    with original_errors(data), reporter.phase(f"reading {data.name}"):
         parts = validation_parts(config, data)
     if parts is None:
         raise UserError("there are no validation data to judge trials by: use another --validation")
-    print_values(console, data.name, config.model, space.values)
-    print_trials(console, parts.validation.name, parts.validation.num_examples())
+    reporter.searched(data.name, config.model, space.values)
+    reporter.trials(parts.validation.name, parts.validation.num_examples())
     with original_errors(data, *parts):
-        best = _search(optuna, space, parts, config.seed, budget, console)
+        best = _search(optuna, space, parts, config.seed, budget, reporter)
     return space.configuration(best)
 
 
-def _check(config: RunConfig) -> None:
+def check_tuning(config: RunConfig) -> None:
+    """Checks the options of a search.
+
+    Raises:
+        UserError: an option contradicts it, or Optuna is missing.
+    """
+    _import_optuna()
     if config.model == AUTO:
         raise UserError("--model auto: tune searches the options of one model; name it")
     if config.epochs is not None or config.validation == "none":
@@ -83,7 +101,7 @@ def _search(
     parts: TrainingParts,
     seed: int,
     budget: Budget,
-    console: Console,
+    reporter: Reporter,
 ) -> dict[str, Any]:
     """The drawn values of the best trial."""
     study = optuna.create_study(
@@ -98,7 +116,7 @@ def _search(
     ):
         drawn = study.ask()
         config = space.suggest(drawn)
-        with console.status(f"trial {len(trials) + 1} of {budget.trials}"):
+        with reporter.phase(f"trial {len(trials) + 1} of {budget.trials}"):
             trial = run_trial(config, parts, on_epoch=_prune(drawn)).trial
         best = all(trial.log_loss < other.log_loss for other in trials)
         trials.append(trial)
@@ -108,7 +126,7 @@ def _search(
             study.tell(drawn, state=optuna.trial.TrialState.PRUNED)
         else:
             study.tell(drawn, state=optuna.trial.TrialState.FAIL)
-        print_trial(console, len(trials), trial, best)
+        reporter.trial(len(trials), trial, best)
     if all(trial.outcome != "finished" for trial in trials):
         raise UserError(f"every trial failed, the first with: {trials[0].note}")
     found: dict[str, Any] = study.best_params
