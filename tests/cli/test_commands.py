@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 
 import twml_ops
-from tests.cli.conftest import write_criteo, write_libsvm
+from tests.trained_runs import write_criteo, write_libsvm
 from twml_ops import models
 from twml_ops.cli import main
 from twml_ops.core import Scorer

@@ -6,7 +6,7 @@ import shutil
 
 import pytest
 
-from tests.cli.conftest import write_criteo, write_libsvm
+from tests.trained_runs import write_criteo, write_libsvm
 from twml_ops.cli import main
 
 

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from tests.cli.conftest import write_criteo
+from tests.trained_runs import write_criteo
 from twml_ops.cli import main
 
 SMALL = [

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.cli.conftest import train, write_criteo, write_libsvm
+from tests.trained_runs import train, write_criteo, write_libsvm
 from twml_ops.analysis import scoring
 from twml_ops.cli import main
 from twml_ops.data import open_source, split_for_validation

@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from tests.cli.conftest import write_libsvm
+from tests.trained_runs import write_libsvm
 from twml_ops.cli import main
 
 pytest.importorskip("optuna")

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.cli.conftest import write_libsvm
+from tests.trained_runs import write_libsvm
 from twml_ops.checkpoint import CheckpointManager
 from twml_ops.cli import main
 from twml_ops.cli.train import checkpoint_options

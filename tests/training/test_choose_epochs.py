@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.cli.conftest import write_libsvm
+from tests.trained_runs import write_libsvm
 from twml_ops.data import open_source
 from twml_ops.training.config import ClusterOptions, RunConfig
 from twml_ops.training.errors import UserError

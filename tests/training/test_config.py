@@ -4,9 +4,8 @@ import json
 
 import pytest
 
-from twml_ops.training.config import ClusterOptions, RunConfig
+from twml_ops.training.config import FORMAT, FORMAT_KEY, ClusterOptions, RunConfig
 from twml_ops.training.errors import UserError
-from twml_ops.training.run_folder import FORMAT, FORMAT_KEY
 
 
 @pytest.mark.parametrize(

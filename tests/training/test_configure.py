@@ -5,9 +5,8 @@ import json
 import pytest
 
 from twml_ops.cli.configure import configure
-from twml_ops.training.config import DEFAULT, ClusterOptions, RunConfig
+from twml_ops.training.config import DEFAULT, FORMAT, FORMAT_KEY, ClusterOptions, RunConfig
 from twml_ops.training.errors import UserError
-from twml_ops.training.run_folder import FORMAT, FORMAT_KEY
 
 
 @pytest.fixture

@@ -5,8 +5,9 @@ import math
 
 import pytest
 
+from twml_ops.training.config import FORMAT
 from twml_ops.training.errors import UserError
-from twml_ops.training.run_folder import FORMAT, is_run, new_file, new_folder, read_run, write_json
+from twml_ops.training.run_folder import is_run, new_file, new_folder, read_run, write_json
 
 
 def finish(folder):

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 import tensorflow as tf
 
-from tests.cli.conftest import write_libsvm
 from tests.small_files import small_files
+from tests.trained_runs import write_libsvm
 from twml_ops.cli import main
 from twml_ops.report.run_files import write_model
 from twml_ops.training.errors import UserError

@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
-from tests.cli.conftest import write_libsvm
 from tests.peers.jobs import ROOT, TIMEOUT, needs_mpi
+from tests.trained_runs import write_libsvm
 
 pytestmark = [needs_mpi, pytest.mark.one_tf]
 

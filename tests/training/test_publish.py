@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from tests.cli.conftest import write_libsvm
+from tests.trained_runs import write_libsvm
 from twml_ops.cli import main
 from twml_ops.core import Scorer
 from twml_ops.training.trained_run import TrainedRun

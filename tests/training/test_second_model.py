@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from tests.cli.conftest import write_criteo
+from tests.trained_runs import write_criteo
 from twml_ops.cli import main
 from twml_ops.data import open_source
 from twml_ops.training import selection

@@ -5,7 +5,7 @@ import math
 
 import pytest
 
-from tests.cli.conftest import write_libsvm
+from tests.trained_runs import write_libsvm
 from twml_ops.data import DataError, open_source, original_errors, split_for_validation
 from twml_ops.training.config import RunConfig
 from twml_ops.training.results import Trial

@@ -6,7 +6,7 @@ import shutil
 import numpy as np
 import pytest
 
-from tests.cli.conftest import write_criteo, write_libsvm
+from tests.trained_runs import write_criteo, write_libsvm
 from twml_ops import models
 from twml_ops.checkpoint import CheckpointManager
 from twml_ops.cli import main

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from twml_ops.cli.options import SOURCES, Debug, Run
+from twml_ops.cli.options import SOURCES, Debug, Run, command_line
 from twml_ops.training.errors import UserError
 
 if TYPE_CHECKING:
@@ -132,7 +132,7 @@ def calibrate_run(
             **trained.facts,
             "eval_source": held_out.name,
             "eval_examples": sizes[1],
-            **provenance(),
+            **provenance(command_line()),
             "calibration": calibration,
         }
         means = scoring.mean_metrics(scoring.metrics_by_label(after))

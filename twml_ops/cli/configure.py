@@ -13,7 +13,7 @@ from twml_ops.data import ColumnUses
 from twml_ops.training.config import AUTO, COLUMN_OPTIONS, DEFAULT, ClusterOptions, RunConfig
 from twml_ops.training.errors import UserError
 from twml_ops.training.model_options import builder_of, check_options, parse_options
-from twml_ops.training.run import provenance
+from twml_ops.training.run import versions
 from twml_ops.training.run_folder import RUN_FILE
 
 
@@ -121,7 +121,7 @@ def _warn_of_versions(made_by: Any) -> None:
     """Warns if a run was made by other versions, with which its weights would not be the same."""
     if not isinstance(made_by, Mapping):
         return
-    for name, version in provenance()["versions"].items():
+    for name, version in versions().items():
         if made_by.get(name, version) != version:
             make_error_console().print(
                 f"[yellow]warning[/]  the run was made by {name} {made_by[name]}, this is "

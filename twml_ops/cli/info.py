@@ -73,8 +73,9 @@ def model_info(model: str) -> dict[str, str]:
 def run_info(folder: Path) -> dict[str, str]:
     """The facts and the metrics of a finished run, by the name under which they are shown."""
     from twml_ops.report.tables import trial_line
+    from twml_ops.training.config import FORMAT_KEY
     from twml_ops.training.results import Trial
-    from twml_ops.training.run_folder import FORMAT_KEY, METRICS_FILE, read_run
+    from twml_ops.training.run_folder import METRICS_FILE, read_run
 
     facts = read_run(folder)
     facts.pop(FORMAT_KEY)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+import sys
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -64,6 +66,15 @@ Debug = Annotated[
     bool,
     typer.Option("--debug", callback=set_debug, help="Show the traceback of an error."),
 ]
+
+
+def command_line(*without: str) -> str:
+    """The command of this process, as one types it.
+
+    Args:
+        *without: arguments that are left out.
+    """
+    return shlex.join(["twml-ops", *(a for a in sys.argv[1:] if a not in without)])
 
 
 def given_options(context: typer.Context) -> dict[str, Any]:

@@ -253,7 +253,7 @@ def plan_job(
             in .png or cannot be written.
         ValueError: a number is out of range.
     """
-    from twml_ops.cli.terminal import print_json
+    from twml_ops.cli.terminal import make_console, print_json
     from twml_ops.planning import ClusterResources, Compute, Job, servers_needed
     from twml_ops.report.plan import check_plot_path, draw_plan, print_plan
     from twml_ops.training.run_folder import optional_file
@@ -299,7 +299,7 @@ def plan_job(
     if as_json:
         print_json(_to_json(plan))
     else:
-        print_plan(plan, out)
+        print_plan(make_console(), plan, out)
 
 
 def _plan(

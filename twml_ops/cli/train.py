@@ -23,6 +23,7 @@ from twml_ops.cli.options import (
     Numeric,
     Time,
     Weight,
+    command_line,
     given_options,
 )
 from twml_ops.training.config import (
@@ -33,7 +34,7 @@ from twml_ops.training.config import (
     ClusterOptions,
     RunConfig,
 )
-from twml_ops.training.errors import UserError
+from twml_ops.training.errors import RunInterrupted, UserError
 
 if TYPE_CHECKING:
     from twml_ops.training.checkpoints import RunCheckpoints
@@ -571,13 +572,20 @@ def _train_to(
     from twml_ops.training.trained_run import write_slots
 
     group = options.get("group")
-    result = train_model(
-        config,
-        reporter=reporter,
-        logs=folder / TENSORBOARD if group is None or group.rank == 0 else None,
-        on_model=lambda model: write_model(folder, out, model),
-        **options,
-    )
+    try:
+        result = train_model(
+            config,
+            reporter=reporter,
+            logs=folder / TENSORBOARD if group is None or group.rank == 0 else None,
+            on_model=lambda model: write_model(folder, out, model),
+            command=command_line(),
+            **options,
+        )
+    except RunInterrupted as e:
+        if not e.can_continue:
+            raise
+        again = command_line("--resume", "--overwrite")
+        raise RunInterrupted(f"{e}; to continue: {again} --resume") from None
     if config.save_slots:
         write_slots(folder, result.model)
     if result.known is not None:

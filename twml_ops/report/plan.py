@@ -13,7 +13,6 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from twml_ops.cli.terminal import make_console
 from twml_ops.planning import (
     STRATEGIES,
     Choice,
@@ -54,15 +53,15 @@ class Plan:
 LINKS = ("worker → server", "server → worker", "worker → worker")
 
 
-def print_plan(plan: Plan, picture: Path | None) -> None:
+def print_plan(console: Console, plan: Plan, picture: Path | None) -> None:
     """Prints the job and the cluster, a table with one strategy per row, and the recommendation.
 
     Args:
+        console: where to print.
         plan: what was found.
         picture: path of the plot; None: there is none.
     """
     job, cluster, found = plan.job, plan.cluster, plan.predictions
-    console = make_console()
     sizes = ", ".join(f"{t.input_dim:,} × {t.units}" for t in job.tables)
     ids = sum(t.ids(job.batch) for t in job.tables)
     rows = sum(t.rows(job.batch) for t in job.tables)

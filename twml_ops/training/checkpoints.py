@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import shlex
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -228,7 +226,7 @@ class RunCheckpoints:
             self._publisher.publish_final(model, self._schema)
 
     def interrupted(self) -> RunInterrupted:
-        """The error of a run that a signal has ended; says how to continue."""
+        """The error of a run that a signal has ended."""
         latest = self._manager.latest()
         if latest is not None:
             when = f"interrupted after step {latest.manifest.step:,}"
@@ -236,10 +234,7 @@ class RunCheckpoints:
             when = "interrupted; what has been trained is kept"
         else:
             return RunInterrupted("interrupted; no checkpoint could be written")
-        command = [a for a in sys.argv[1:] if a not in ("--resume", "--overwrite")]
-        return RunInterrupted(
-            f"{when}; to continue: {shlex.join(['twml-ops', *command, '--resume'])}"
-        )
+        return RunInterrupted(when, can_continue=True)
 
     def stop_if_interrupted(self) -> None:
         """Ends the run before it trains another model.

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from twml_ops.training.errors import UserError
-from twml_ops.training.run_folder import FORMAT_KEY
 
 if TYPE_CHECKING:
     from twml_ops.data import ColumnUses
@@ -25,6 +24,7 @@ COLUMN_OPTIONS = ("label", "time", "weight", "group", "categorical", "numeric", 
 
 DEFAULT_EPOCHS = 4
 DEFAULT_TIME_LIMIT = 600.0
+FORMAT_KEY, FORMAT = "twml_ops_run", 1  # of run.json
 AUTO = "auto"  # the name of a model that is chosen by its loss on validation data
 DEFAULT = "default"  # the name of the model that suits the features
 

@@ -8,4 +8,13 @@ class UserError(Exception):
 
 
 class RunInterrupted(UserError):
-    """A signal has ended a run that can be continued. Its message says how."""
+    """A signal has ended a run.
+
+    Args:
+        message: when.
+        can_continue: whether enough is kept to continue the run.
+    """
+
+    def __init__(self, message: str, can_continue: bool = False) -> None:
+        super().__init__(message)
+        self.can_continue = can_continue

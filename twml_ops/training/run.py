@@ -5,8 +5,6 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import platform
-import shlex
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,7 +19,7 @@ from twml_ops.data import Schema, Source, original_errors
 from twml_ops.peers import PeerGroup
 from twml_ops.training.checkpoints import RunCheckpoints
 from twml_ops.training.cluster import check_one_label, cluster_role, differences_to_one_process
-from twml_ops.training.config import AUTO, RunConfig
+from twml_ops.training.config import AUTO, FORMAT, FORMAT_KEY, RunConfig
 from twml_ops.training.evaluation import importances_of, score_source, throughput
 from twml_ops.training.fit import final_fit, fit_members
 from twml_ops.training.labels import check_balance, labels_of_one_value, training_examples
@@ -30,7 +28,6 @@ from twml_ops.training.model_options import builder_of
 from twml_ops.training.peers import PeerRunner
 from twml_ops.training.reporter import SILENT, Reporter
 from twml_ops.training.results import EpochChoice, History, Member, ModelChoice, RunResult
-from twml_ops.training.run_folder import FORMAT, FORMAT_KEY
 from twml_ops.training.runners import LocalRunner, Runner
 from twml_ops.training.selection import check_auto, choose, second_model, with_crosses
 from twml_ops.training.sources import (
@@ -57,6 +54,7 @@ def train(
     cluster_runner: Callable[[RunConfig], Runner] | None = None,
     group: PeerGroup | None = None,
     asked: RunConfig | None = None,
+    command: str = "",
 ) -> RunResult:
     """Trains and evaluates a model.
 
@@ -72,6 +70,7 @@ def train(
         cluster_runner: makes the runner of a cluster, if `config.cluster` is set.
         group: the ranks of which this process is one; None: it trains without peers.
         asked: what the user chose, where a cluster or peers may train something else.
+        command: the command that repeats the run, for its facts; empty if there is none.
 
     Raises:
         UserError: the configuration is invalid, or the loss became NaN.
@@ -170,6 +169,7 @@ def train(
             fitted.history,
             differs,
             None if eval_is_given else holdout,
+            command,
         ),
         epoch_choice=choice,
         known=known,
@@ -208,6 +208,7 @@ def training_facts(
     history: History,
     differs: str | None = None,
     holdout: Holdout | None = None,
+    command: str = "",
 ) -> dict[str, Any]:
     """The content of run.json for a training run: what is needed to repeat and to reopen it.
 
@@ -224,6 +225,7 @@ def training_facts(
         history: the record of the training.
         differs: what one process would train with the same command; None: the same.
         holdout: how the evaluation data were held out of the data; None: they were given.
+        command: the command that repeats the run, if there is one.
     """
     return {
         FORMAT_KEY: FORMAT,
@@ -244,19 +246,24 @@ def training_facts(
         "speeds": history.speeds and history.speeds._asdict(),
         "members": [m._asdict() for m in members] if len(members) > 1 else None,
         "schema": dataclasses.asdict(schema),
-        **provenance(),
+        **provenance(command),
     }
 
 
-def provenance() -> dict[str, Any]:
-    """The command of this process, the current time and the versions of what computes a result."""
+def provenance(command: str) -> dict[str, Any]:
+    """The command of a run, the current time and the versions of what computes a result."""
     return {
-        "command": shlex.join(["twml-ops", *sys.argv[1:]]),
+        "command": command,
         "finished": datetime.datetime.now().astimezone().isoformat(" ", "seconds"),
-        "versions": {
-            "twml_ops": twml_ops.__version__,
-            "tensorflow": tf.__version__,
-            "keras": _keras.VERSION,
-            "python": platform.python_version(),
-        },
+        "versions": versions(),
+    }
+
+
+def versions() -> dict[str, str]:
+    """The versions of what computes a result."""
+    return {
+        "twml_ops": twml_ops.__version__,
+        "tensorflow": tf.__version__,
+        "keras": _keras.VERSION,
+        "python": platform.python_version(),
     }

@@ -17,6 +17,7 @@ from typing import Any
 
 from twml_ops import _publish
 from twml_ops._scorer import PROGRAM_FILE
+from twml_ops.training.config import FORMAT, FORMAT_KEY
 from twml_ops.training.errors import UserError
 from twml_ops.training.reporter import SILENT, Reporter
 
@@ -28,7 +29,6 @@ SAVED_MODEL = "saved_model"
 TENSORBOARD = "tensorboard"
 SLOTS = "optimizer"
 OUTPUT_NAME = "probability"  # in exports, whatever the last layer is called
-FORMAT_KEY, FORMAT = "twml_ops_run", 1
 FILES_KEY = "files"
 
 
