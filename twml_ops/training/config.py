@@ -53,7 +53,11 @@ class ClusterOptions:
     timeout: float = 300.0
 
     def trainer_arguments(self) -> dict[str, Any]:
-        """Arguments of `HybridTrainer`."""
+        """The options as the trainer takes them.
+
+        Returns:
+            Arguments of `HybridTrainer`.
+        """
         every = max(1, self.exchange_every)  # the trainer refuses others
         together = -(-self.steps_per_execution // every) * every
         return {**dataclasses.asdict(self), "steps_per_execution": together}
@@ -160,7 +164,11 @@ class RunConfig:
         return ColumnUses(tuple(self.label), self.time, self.weight, self.group, *lists)
 
     def to_json(self) -> dict[str, Any]:
-        """The fields as values that JSON can hold."""
+        """The fields as values that JSON can hold.
+
+        Returns:
+            Value by name of the field.
+        """
         return dataclasses.asdict(self)
 
     def check_same(self, found: Mapping[str, Any], where: object) -> None:
@@ -187,6 +195,9 @@ class RunConfig:
         Args:
             values: what `to_json` returned, or the content of a run.json, which holds other keys as
                 well. Fields that are missing have their defaults.
+
+        Returns:
+            The configuration.
 
         Raises:
             UserError: a field is unknown, missing without a default, or of the wrong type.

@@ -44,35 +44,71 @@ class Reporter:
     """
 
     def phase(self, text: str) -> AbstractContextManager[object]:
-        """A part of the work that takes a while, as the block of a `with` statement."""
+        """A part of the work that takes a while.
+
+        Args:
+            text: what is done.
+
+        Returns:
+            The context in which it is done.
+        """
         return contextlib.nullcontext()
 
     def bar(self, title: str, total: int | None) -> AbstractContextManager[Bar]:
-        """A pass over examples, as the block of a `with` statement.
+        """A pass over examples.
 
         Args:
             title: what is done.
             total: number of examples, if known.
+
+        Returns:
+            The context in which it is done; it gives a `Bar`.
         """
         return contextlib.nullcontext(_NoBar())
 
     def warning(self, text: str) -> None:
-        """Something about the data or the result that should be looked at."""
+        """Something about the data or the result that should be looked at.
+
+        Args:
+            text: a sentence.
+        """
 
     def failure(self, text: str) -> None:
-        """Something has failed that the training does not depend on, such as a checkpoint."""
+        """Something has failed that the training does not depend on, such as a checkpoint.
+
+        Args:
+            text: what, and why.
+        """
 
     def columns(self, source: Source) -> None:
-        """What the columns of the data are taken for: `source.findings`, if there are any."""
+        """What the columns of the data are taken for.
+
+        Args:
+            source: the data; its `findings` are empty if a schema says it.
+        """
 
     def data(self, train: Source, held_out: Source, sizes: tuple[int, int]) -> None:
-        """The training data and the evaluation data, with their numbers of examples."""
+        """The data of the training.
+
+        Args:
+            train: training data.
+            held_out: evaluation data.
+            sizes: their numbers of examples.
+        """
 
     def split_in_time(self, schema: Schema) -> None:
-        """The evaluation data are the latest examples."""
+        """The evaluation data are the latest examples.
+
+        Args:
+            schema: schema of the data, with the column of times.
+        """
 
     def differs(self, text: str) -> None:
-        """A sentence: what one process would train, where a cluster or peers train otherwise."""
+        """One process would train something else than this cluster or these peers.
+
+        Args:
+            text: a sentence that says what.
+        """
 
     def leaks(self, leaks: Mapping[str, float], data: str) -> None:
         """The features that alone predict the label.
@@ -83,7 +119,11 @@ class Reporter:
         """
 
     def crosses(self, names: Sequence[str]) -> None:
-        """The crosses of categories that were chosen, best first."""
+        """The crosses of categories are chosen.
+
+        Args:
+            names: the crosses, best first.
+        """
 
     def model(
         self, name: str, weights: int, optimizer: str, trees: Sequence[tuple[int, int]]
@@ -99,10 +139,20 @@ class Reporter:
         """
 
     def widths(self, units: Sequence[int]) -> None:
-        """The widths of the vectors of the fields, if they differ."""
+        """The vectors of the fields differ in width.
+
+        Args:
+            units: the width of each.
+        """
 
     def validation(self, fit: Source, validation: Source, sizes: tuple[int, int]) -> None:
-        """The parts of the training data between which the number of epochs is chosen."""
+        """The number of epochs is going to be chosen.
+
+        Args:
+            fit: the part of the training data that is trained on.
+            validation: the part by whose loss the number is chosen.
+            sizes: their numbers of examples.
+        """
 
     def resumed(self, step: int, epoch: int, folder: object) -> None:
         """The training continues from a checkpoint.
@@ -124,22 +174,52 @@ class Reporter:
         """
 
     def epochs_chosen(self, choice: EpochChoice) -> None:
-        """The number of epochs is chosen."""
+        """The number of epochs is chosen.
+
+        Args:
+            choice: the number, and the record of the training that chose it.
+        """
 
     def member(self, members: Sequence[Member], count: int) -> None:
-        """The last one of `members` is trained, out of `count`."""
+        """A member of an ensemble is trained.
+
+        Args:
+            members: the members so far.
+            count: how many there will be.
+        """
 
     def trials(self, data: str, examples: int) -> None:
-        """A search begins, whose trials are judged on these data."""
+        """A search begins.
+
+        Args:
+            data: name of the data on which the trials are judged.
+            examples: number of their examples.
+        """
 
     def trial(self, number: int, trial: Trial, best: bool) -> None:
-        """A trial has ended; `best` if it is the best one so far."""
+        """A trial has ended.
+
+        Args:
+            number: its number, from 1.
+            trial: its record.
+            best: whether it is the best one so far.
+        """
 
     def searched(self, data: str, model: str, values: Mapping[str, object]) -> None:
-        """The training data, the model, and the options that are searched with their values."""
+        """The options of a model are going to be searched.
+
+        Args:
+            data: name of the training data.
+            model: name of the model.
+            values: the values of each option.
+        """
 
     def model_chosen(self, choice: ModelChoice) -> None:
-        """The model of "auto" is chosen."""
+        """The model of "auto" is chosen.
+
+        Args:
+            choice: the trials, and the best of them.
+        """
 
     def second_model(self, trial: Trial, log_loss: float, chosen: bool) -> None:
         """The default model was compared with a second one.
@@ -151,10 +231,22 @@ class Reporter:
         """
 
     def step(self, number: int, count: int, loss: float) -> None:
-        """A cluster has done so many steps; `loss` is the mean since the last point."""
+        """A cluster trains.
+
+        Args:
+            number: steps so far.
+            count: number of steps of the training.
+            loss: mean loss since the last report.
+        """
 
     def checkpoint(self, step: int, count: int, metrics: Mapping[str, float]) -> None:
-        """The evaluator of a cluster has evaluated the checkpoint of a step."""
+        """The evaluator of a cluster has evaluated a checkpoint.
+
+        Args:
+            step: step of the checkpoint.
+            count: number of steps of the training.
+            metrics: its metrics.
+        """
 
     def parsed(
         self, history: History, worker: tuple[int, int], *, is_whole: bool, is_chief: bool
@@ -169,10 +261,18 @@ class Reporter:
         """
 
     def speeds(self, speeds: SpeedComparison) -> None:
-        """The speeds of a cluster and of one process were compared."""
+        """The speeds of a cluster and of one process were compared.
+
+        Args:
+            speeds: both speeds.
+        """
 
     def exchanges(self, counts: Mapping[str, int]) -> None:
-        """What peers have exchanged, by kind."""
+        """Peers have finished.
+
+        Args:
+            counts: what they have exchanged, by kind.
+        """
 
 
 SILENT = Reporter()
