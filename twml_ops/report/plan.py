@@ -192,7 +192,7 @@ def draw_plan(
         cluster: the cluster.
         compute: measured times.
         overlap: the hybrid strategies overlap a batch with the next one.
-        path: file to write, which `check_path` accepts.
+        path: file to write, which `check_plot_path` accepts.
     """
     figure = Figure(figsize=(10.4, 4), layout="constrained")
     rates, amounts = figure.subplots(1, 2, width_ratios=[3, 2])

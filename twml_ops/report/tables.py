@@ -6,7 +6,6 @@ import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from twml_ops.analysis import scoring
 from twml_ops.training.results import Trial
 
 Metrics = Mapping[str, float]
@@ -77,6 +76,8 @@ def metric_table(
         before: the same before a calibration; None: there was none.
         errors: standard errors, of the metrics that have one.
     """
+    from twml_ops.analysis import scoring  # which imports TensorFlow
+
     columns: dict[str, Metrics] = {} if before is None else {"before": scoring.mean_metrics(before)}
     columns[_main_heading(len(by_label), before is not None)] = metrics
     if len(by_label) > 1:

@@ -191,7 +191,7 @@ def restore_weights(model: tf.keras.Model, weights: Sequence[np.ndarray]) -> Non
 
     Args:
         model: the model.
-        weights: what `copy_of` has returned.
+        weights: what `copy_weights` has returned.
     """
     for variable, value in zip(model.weights, weights, strict=True):
         placement.placement_of(variable).assign(variable, value)

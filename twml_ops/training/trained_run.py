@@ -145,7 +145,7 @@ class WarmStart:
     Ids, buckets and rows of categories are taken from the earlier run, and so are their weights.
     Categories that are frequent in the new data and have no row get one (`with_new_categories`).
     Statistics that layers collect in training, such as the maxima of `MaxNorm`, go on. The
-    optimizer has the slots of the earlier run if that has saved them (`saved_slots`), and starts
+    optimizer has the slots of the earlier run if that has saved them (`restore_slots`), and starts
     anew if not.
 
     Args:
