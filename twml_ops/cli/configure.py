@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from twml_ops.cli.options import ColumnOptions
 from twml_ops.cli.terminal import make_error_console
 from twml_ops.data import ColumnUses
 from twml_ops.training.config import AUTO, COLUMN_OPTIONS, DEFAULT, ClusterOptions, RunConfig
@@ -95,16 +96,13 @@ def split_names(names: Sequence[str] | None) -> list[str]:
     return [name for text in names or () for name in text.split(",") if name]
 
 
-def uses_of(
-    label: Sequence[str] | None,
-    time: str | None,
-    weight: str | None,
-    group: str | None,
-    *lists: Sequence[str] | None,
-) -> ColumnUses:
-    """What the options of a command say of columns; `lists`: categorical, numeric and drop."""
-    labels, *names = (tuple(split_names(given)) for given in (label, *lists))
-    return ColumnUses(labels, time, weight, group, *names)
+def uses_of(given: ColumnOptions) -> ColumnUses:
+    """What the options of a command say of columns."""
+    labels, *lists = (
+        tuple(split_names(names))
+        for names in (given.label, given.categorical, given.numeric, given.drop)
+    )
+    return ColumnUses(labels, given.time, given.weight, given.group, *lists)
 
 
 def _check_warm_start(given: Mapping[str, Any], options: Sequence[str], file: Path | None) -> None:

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
+import functools
+import inspect
 import shlex
 import sys
+import typing
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -29,38 +34,41 @@ def _columns(metavar: str, text: str) -> Any:
     return typer.Option(metavar=metavar, help=text, show_default=False, rich_help_panel=panel)
 
 
-Label = Annotated[
-    list[str] | None,
-    _columns("NAMES", "Label column; several with commas or by repeating. Default: label."),
-]
+@dataclasses.dataclass(frozen=True)
+class ColumnOptions:
+    """What the options of a command say of columns. `expanded` makes options of the fields."""
 
-Time = Annotated[
-    str | None,
-    _columns(
-        "NAME",
-        "Column of the times of examples: the latest ones are held out for evaluation and "
-        "validation. Default: a column that looks like it, if any.",
-    ),
-]
+    label: Annotated[
+        list[str] | None,
+        _columns("NAMES", "Label column; several with commas or by repeating. Default: label."),
+    ] = None
+    time: Annotated[
+        str | None,
+        _columns(
+            "NAME",
+            "Column of the times of examples: the latest ones are held out for evaluation and "
+            "validation. Default: a column that looks like it, if any.",
+        ),
+    ] = None
+    weight: Annotated[str | None, _columns("NAME", "Column of sample weights.")] = None
+    group: Annotated[
+        str | None,
+        _columns(
+            "NAME", "Column that examples of one user or request share, which is a feature as well."
+        ),
+    ] = None
+    categorical: Annotated[
+        list[str] | None, _columns("NAMES", "Columns of categories; several with commas.")
+    ] = None
+    numeric: Annotated[
+        list[str] | None, _columns("NAMES", "Columns of numbers; several with commas.")
+    ] = None
+    drop: Annotated[
+        list[str] | None, _columns("NAMES", "Columns that are not used; several with commas.")
+    ] = None
 
-Weight = Annotated[str | None, _columns("NAME", "Column of sample weights.")]
 
-Group = Annotated[
-    str | None,
-    _columns(
-        "NAME", "Column that examples of one user or request share, which is a feature as well."
-    ),
-]
-
-Categorical = Annotated[
-    list[str] | None, _columns("NAMES", "Columns of categories; several with commas.")
-]
-
-Numeric = Annotated[list[str] | None, _columns("NAMES", "Columns of numbers; several with commas.")]
-
-Drop = Annotated[
-    list[str] | None, _columns("NAMES", "Columns that are not used; several with commas.")
-]
+NO_COLUMNS = ColumnOptions()
 
 Debug = Annotated[
     bool,
@@ -85,3 +93,28 @@ def given_options(context: typer.Context) -> dict[str, Any]:
         if source is not None and source.name != "DEFAULT":
             given[name] = value
     return given
+
+
+def expanded(command: Callable[..., None]) -> Callable[..., None]:
+    """A command that has an option for each field of its parameter `columns`."""
+    hints = typing.get_type_hints(command, include_extras=True)
+    fields = typing.get_type_hints(ColumnOptions, include_extras=True)
+    parameters: list[inspect.Parameter] = []
+    for given in inspect.signature(command).parameters.values():
+        kind = inspect.Parameter.KEYWORD_ONLY
+        if hints[given.name] is ColumnOptions:
+            parameters += [
+                inspect.Parameter(name, kind, default=None, annotation=each)
+                for name, each in fields.items()
+            ]
+        else:
+            parameters.append(given.replace(kind=kind, annotation=hints[given.name]))
+
+    @functools.wraps(command)
+    def wrapper(**values: Any) -> None:
+        columns = ColumnOptions(**{name: values.pop(name) for name in fields})
+        command(columns=columns, **values)
+
+    wrapper.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    wrapper.__annotations__ = {p.name: p.annotation for p in parameters}
+    return wrapper

@@ -9,15 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from twml_ops.cli.options import (
+    NO_COLUMNS,
     SOURCES,
-    Categorical,
+    ColumnOptions,
     Debug,
-    Drop,
-    Group,
-    Label,
-    Numeric,
-    Time,
-    Weight,
+    expanded,
 )
 
 if TYPE_CHECKING:
@@ -32,16 +28,11 @@ class Format(str, Enum):
     TABLE = "table"
 
 
+@expanded
 def schema(
     data: Annotated[str, typer.Argument(help=f"Examples: {SOURCES}.", show_default=False)],
     format: Annotated[Format, typer.Option(help="Format of the output.")] = Format.YAML,
-    label: Label = None,
-    time: Time = None,
-    weight: Weight = None,
-    group: Group = None,
-    categorical: Categorical = None,
-    numeric: Numeric = None,
-    drop: Drop = None,
+    columns: ColumnOptions = NO_COLUMNS,
     debug: Debug = False,
 ) -> None:
     """Writes what the columns of a data set are: their kinds, and why.
@@ -52,7 +43,7 @@ def schema(
     """
     from twml_ops.cli.configure import uses_of
 
-    uses = uses_of(label, time, weight, group, categorical, numeric, drop)
+    uses = uses_of(columns)
     show_schema(data, format.value, uses)
 
 

@@ -10,17 +10,13 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import typer
 
 from twml_ops.cli.options import (
+    NO_COLUMNS,
     SOURCES,
     BatchSize,
-    Categorical,
+    ColumnOptions,
     Debug,
-    Drop,
-    Group,
-    Label,
-    Numeric,
     Overwrite,
-    Time,
-    Weight,
+    expanded,
     given_options,
 )
 from twml_ops.training.config import RunConfig, parse_value
@@ -35,6 +31,7 @@ if TYPE_CHECKING:
 LIST = "INTEGERS"
 
 
+@expanded
 def search(
     ctx: typer.Context,
     data: Annotated[str, typer.Option(help=f"Examples: {SOURCES}.", show_default=False)],
@@ -59,13 +56,7 @@ def search(
             "--schema", help="File with the uses of the columns, as of `train`.", show_default=False
         ),
     ] = None,
-    label: Label = None,
-    time: Time = None,
-    weight: Weight = None,
-    group: Group = None,
-    categorical: Categorical = None,
-    numeric: Numeric = None,
-    drop: Drop = None,
+    columns: ColumnOptions = NO_COLUMNS,
     field_units: Annotated[
         str,
         typer.Option(metavar=LIST, help="Widths of the vectors of each field; empty: no choice."),
@@ -141,9 +132,15 @@ def search(
     """
     from twml_ops.cli.configure import configure
 
-    pass
-    del label, time, weight, group, categorical, numeric, drop  # of `configure`
-    del eval_, schema_file, batch_size, seed, validation, validation_share  # of `configure`
+    del (
+        columns,
+        eval_,
+        schema_file,
+        batch_size,
+        seed,
+        validation,
+        validation_share,
+    )  # of `configure`
     given = given_options(ctx)
     given.pop("epochs", None)  # of the search, not of the run
     fixed = {"data": data, "model": "dhen", "optimizer": "lazy_adam"}

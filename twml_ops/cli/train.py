@@ -13,17 +13,13 @@ import typer
 
 from twml_ops.cli.errors import one_line
 from twml_ops.cli.options import (
+    NO_COLUMNS,
     SOURCES,
     BatchSize,
-    Categorical,
+    ColumnOptions,
     Debug,
-    Drop,
-    Group,
-    Label,
-    Numeric,
-    Time,
-    Weight,
     command_line,
+    expanded,
     given_options,
 )
 from twml_ops.training.config import (
@@ -43,6 +39,7 @@ if TYPE_CHECKING:
     from twml_ops.training.results import RunResult
 
 
+@expanded
 def train(
     ctx: typer.Context,
     out: Annotated[Path, typer.Option(help="Folder to create.", show_default=False)],
@@ -68,13 +65,7 @@ def train(
             show_default=False,
         ),
     ] = None,
-    label: Label = None,
-    time: Time = None,
-    weight: Weight = None,
-    group: Group = None,
-    categorical: Categorical = None,
-    numeric: Numeric = None,
-    drop: Drop = None,
+    columns: ColumnOptions = NO_COLUMNS,
     config: Annotated[
         Path | None,
         typer.Option(

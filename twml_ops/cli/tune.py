@@ -8,17 +8,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from twml_ops.cli.options import (
+    NO_COLUMNS,
     SOURCES,
     BatchSize,
-    Categorical,
+    ColumnOptions,
     Debug,
-    Drop,
-    Group,
-    Label,
-    Numeric,
     Overwrite,
-    Time,
-    Weight,
+    expanded,
     given_options,
 )
 from twml_ops.training.config import RunConfig
@@ -27,6 +23,7 @@ if TYPE_CHECKING:
     from twml_ops.training.tuning import Budget
 
 
+@expanded
 def tune(
     ctx: typer.Context,
     out: Annotated[
@@ -54,13 +51,7 @@ def tune(
             "--schema", help="File with the uses of the columns, as of `train`.", show_default=False
         ),
     ] = None,
-    label: Label = None,
-    time: Time = None,
-    weight: Weight = None,
-    group: Group = None,
-    categorical: Categorical = None,
-    numeric: Numeric = None,
-    drop: Drop = None,
+    columns: ColumnOptions = NO_COLUMNS,
     config: Annotated[
         Path | None,
         typer.Option(
