@@ -140,7 +140,6 @@ def plan(
     Without --measure, --costs, --sparse-ms, --dense-ms and --latency-ms the network is the only
     limit. docs/plan.md explains the formulas.
     """
-    pass
     check_cost_options(measure, costs, out_costs)
 
     options = PlanOptions(
