@@ -65,12 +65,12 @@ ANY_TF_TESTS = tests/benchmarks tests/cuda tests/core/test_reuse_distance.py tes
 	tests/serving/test_load.py tests/serving/test_model.py tests/serving/test_processes.py tests/serving/test_rest.py \
 	tests/serving/test_storage.py tests/smoke \
 	tests/tools tests/test_architecture.py tests/test_pairwise.py tests/test_publish.py tests/cli/test_outputs.py tests/test_child_process.py tests/test_deferred_imports.py \
-	tests/checkpoint/test_killed.py tests/cli/test_terminal.py tests/cli/runs/test_cluster_checkpoints.py tests/cli/commands/test_explain.py tests/cli/commands/test_plan.py \
-	tests/cli/commands/test_columns.py tests/cli/commands/test_learn_hash.py tests/cli/commands/test_schema.py tests/cli/commands/test_search.py tests/cli/commands/test_stability.py tests/cli/commands/test_tables.py tests/cli/commands/test_tune.py \
-	tests/cli/runs/test_choose_epochs.py tests/cli/runs/test_choose_model.py tests/cli/runs/test_config.py \
-	tests/cli/runs/test_configure.py tests/cli/runs/test_ensemble.py tests/cli/runs/test_evaluation_log.py \
-	tests/cli/runs/test_folder.py tests/cli/runs/test_known.py tests/cli/runs/test_model_options.py tests/cli/runs/test_option_space.py \
-	tests/cli/runs/test_second_model.py tests/cli/runs/test_trial.py tests/cli/runs/test_typed_values.py tests/data/test_block.py \
+	tests/checkpoint/test_killed.py tests/cli/test_terminal.py tests/training/test_cluster_checkpoints.py tests/cli/test_explain.py tests/cli/test_plan.py \
+	tests/cli/test_columns.py tests/cli/test_learn_hash.py tests/cli/test_schema.py tests/cli/test_search.py tests/cli/test_stability.py tests/cli/test_tables.py tests/cli/test_tune.py \
+	tests/training/test_choose_epochs.py tests/training/test_choose_model.py tests/training/test_config.py \
+	tests/training/test_configure.py tests/training/test_ensemble.py tests/training/test_evaluation_log.py \
+	tests/training/test_folder.py tests/training/test_known.py tests/training/test_model_options.py tests/training/test_option_space.py \
+	tests/training/test_second_model.py tests/training/test_trial.py tests/training/test_typed_values.py tests/data/test_block.py \
 	tests/data/test_flights.py tests/data/test_guess.py tests/data/test_hashing.py tests/data/test_infer.py tests/data/test_open.py tests/data/test_text.py \
 	tests/distribute/test_launch.py tests/peers tests/docs/test_commands.py tests/docs/test_docstrings.py \
 	tests/docs/test_manifests.py tests/docs/test_readme.py tests/examples/test_click_log.py

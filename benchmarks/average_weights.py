@@ -17,11 +17,11 @@ import typer
 
 from benchmarks import machine
 from twml_ops import _keras, models
-from twml_ops.cli.runs import optimizers
-from twml_ops.cli.runs.callbacks import WeightAveraging
-from twml_ops.cli.runs.sources import open_pair
 from twml_ops.data import split_for_validation
 from twml_ops.optimizers import averaged_weights
+from twml_ops.training.callbacks import WeightAveraging
+from twml_ops.training.model import learning_rate_of, make_optimizer
+from twml_ops.training.sources import open_pair
 
 OPTIMIZER, BATCH_SIZE, READ_BATCH_SIZE = "adagrad", 256, 8192
 MOMENTA = (0.99, 0.997, 0.999)
@@ -50,7 +50,7 @@ def losses(source: str, model: str, epochs: int, seed: int) -> dict[str, list[fl
     training, validation = split_for_validation(train)[:2]
     layout = models.layout_of(models.get(model))
     options = {"trees": False} if model == "dcn" else {}
-    rate = optimizers.learning_rate_of(OPTIMIZER, model)
+    rate = learning_rate_of(OPTIMIZER, model)
     steps = -(-training.num_examples() // BATCH_SIZE)
     held_out = validation.dataset(READ_BATCH_SIZE, layout=layout)
     found: dict[str, list[float]] = {}
@@ -61,7 +61,7 @@ def losses(source: str, model: str, epochs: int, seed: int) -> dict[str, list[fl
         made = models.get(model)(training.schema, data, **options)
         averages = {} if momentum is None else {"use_ema": True, "ema_momentum": momentum}
         made.compile(
-            optimizers.create(OPTIMIZER, rate, **averages),
+            make_optimizer(OPTIMIZER, rate, **averages),
             "binary_crossentropy",
             steps_per_execution=16,
             jit_compile=False,

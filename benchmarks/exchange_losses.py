@@ -16,12 +16,11 @@ import typer
 from benchmarks import machine, tables
 from benchmarks.quality.page import Runs, difference
 from twml_ops import models
-from twml_ops.cli.runs import optimizers
-from twml_ops.cli.runs.config import RunConfig
-from twml_ops.cli.runs.make_model import model_maker
-from twml_ops.cli.runs.sources import open_pair
 from twml_ops.distribute import Cluster, HybridTrainer
 from twml_ops.models import sparse_mlp
+from twml_ops.training.config import RunConfig
+from twml_ops.training.model import learning_rate_of, make_optimizer, model_maker
+from twml_ops.training.sources import open_pair
 
 EVALUATION_BATCH = 4096
 METRIC = "log_loss"
@@ -68,10 +67,10 @@ def loss(every: int, seed: int) -> float:
     source, held_out = open_pair(config.data, None)
     layout = models.layout_of(sparse_mlp)
     steps = -(-source.num_examples() // config.batch_size)
-    rate = optimizers.learning_rate_of(config.optimizer, config.model)
+    rate = learning_rate_of(config.optimizer, config.model)
     trainer = HybridTrainer(
         lambda: model_maker(config)(source),
-        optimizers.create(config.optimizer, rate, steps),
+        make_optimizer(config.optimizer, rate, steps),
         "binary_crossentropy",
         cluster=Cluster(),
         mode="async",

@@ -37,8 +37,8 @@ from pyarrow import csv
 
 from benchmarks import machine
 from twml_ops import _keras, metrics, models
-from twml_ops.cli.runs import optimizers
 from twml_ops.data import Source, open_source
+from twml_ops.training.model import learning_rate_of, make_optimizer
 
 FIRST_MONTH, MONTH = 10, 11
 BATCH_SIZE, EPOCHS = 256, 2
@@ -89,8 +89,8 @@ class Trained:
     def compile(self, keep_slots: bool = False) -> None:
         """Makes a new optimizer, with the slots of the old one or with new ones."""
         before = getattr(self.model, "optimizer", None)
-        rate = optimizers.learning_rate_of(OPTIMIZER, MODEL)
-        optimizer = optimizers.create(OPTIMIZER, rate)
+        rate = learning_rate_of(OPTIMIZER, MODEL)
+        optimizer = make_optimizer(OPTIMIZER, rate)
         self.model.compile(optimizer, "binary_crossentropy", steps_per_execution=16)
         if keep_slots:
             optimizer.build(self.model.trainable_variables)

@@ -19,9 +19,9 @@ from matplotlib.figure import Figure
 from benchmarks import machine, tables
 from twml_ops import models
 from twml_ops.analysis import scoring
-from twml_ops.cli.runs import optimizers
-from twml_ops.cli.runs.sources import open_pair
 from twml_ops.optimizers import LinearScalingWarmup
+from twml_ops.training.model import learning_rate_of, make_optimizer
+from twml_ops.training.sources import open_pair
 
 SIZES = (1 << 10, 1 << 12, 1 << 14, 1 << 16, 1 << 17)
 SCALINGS = ("none", "sqrt", "linear")
@@ -77,7 +77,7 @@ def _optimizer(size: int, base: int, steps: int, scaling: str) -> Any:
         warmup = int(WARMUP * steps)
         return LinearScalingWarmup(rate, size, base, warmup, scaling)  # type: ignore[arg-type]
 
-    return optimizers.create(OPTIMIZER, optimizers.learning_rate_of(OPTIMIZER), steps, scaled)
+    return make_optimizer(OPTIMIZER, learning_rate_of(OPTIMIZER), steps, scaled)
 
 
 def draw(result: dict[str, Any], path: Path) -> None:

@@ -32,7 +32,7 @@ def predict_with_and_without_buckets(
     import tensorflow as tf
 
     from twml_ops import models
-    from twml_ops.cli.runs import optimizers
+    from twml_ops.training.model import learning_rate_of, make_optimizer
 
     def logs(features: dict[str, Any], labels: Any) -> tuple[dict[str, Any], Any]:
         values = features["continuous_values"]
@@ -44,9 +44,9 @@ def predict_with_and_without_buckets(
         whole = train.dataset(8192).map(logs)
         model = models.sparse_mlp(train.schema, whole, discretize=discretize)
         steps = EPOCHS * -(-train.num_examples() // BATCH_SIZE)
-        rate = optimizers.learning_rate_of("adagrad")
+        rate = learning_rate_of("adagrad")
         model.compile(
-            optimizers.create("adagrad", rate, steps),
+            make_optimizer("adagrad", rate, steps),
             "binary_crossentropy",
             steps_per_execution=16,
             jit_compile=False,

@@ -57,11 +57,11 @@ def measure(data: data_sets.DataSet, model: str, epochs: int) -> list[dict[str, 
     Returns:
         A dict for each format.
     """
-    from twml_ops.cli.runs.export import export_run
-    from twml_ops.cli.runs.trained_run import TrainedRun
+    from twml_ops.cli.export import export_run
     from twml_ops.core import Scorer
     from twml_ops.export.tables import RowFormat
     from twml_ops.models import layout_of
+    from twml_ops.training.trained_run import TrainedRun
 
     found: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as scratch:

@@ -53,7 +53,7 @@ def _train(arguments: list[str], reached: Callable[[str], None]) -> None:
 
     cli.prepare_imports()
     _tensorflow_import.import_within(importing)
-    from twml_ops.cli.runs.local_runner import HistoryCallback
+    from twml_ops.training.callbacks import HistoryCallback
 
     record = HistoryCallback.on_train_batch_end
 

@@ -18,6 +18,8 @@ settings.register_profile(
 )
 settings.load_profile("twml")
 
+pytest_plugins = ["tests.trained_runs"]
+
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 KERAS_3 = True
@@ -34,7 +36,10 @@ with contextlib.suppress(ImportError):  # tests/core needs no TensorFlow
 
 # The tests of these folders start processes or train models, some of them for a minute. They come
 # first, so that all workers of pytest-xdist end at about the same time.
-LONG = ("benchmarks", "gpu", "distribute", "cli", "placement", "checkpoint", "export", "estimator")
+LONG = (
+    *("benchmarks", "gpu", "distribute", "training", "cli", "placement", "checkpoint", "export"),
+    "estimator",
+)
 
 
 @pytest.hookimpl(trylast=True)

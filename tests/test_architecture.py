@@ -16,17 +16,14 @@ ROOT = Path(__file__).resolve().parents[1]
 # "" is twml_ops/__init__.py. Each line names the rooms that a room imports, all of them on lines
 # further down, so that there is no cycle. A room that the list does not name is an error.
 ARROWS = {
-    "cli": "cli.commands cli.errors _deferred_imports _garbage_collection _startup_log _terminal "
-    "''",
-    "cli.commands": "cli.runs cli.errors checkpoint selfcheck",
-    "cli.runs": "cli.render cli.results cli.errors analysis export serving tpu distribute search "
-    "models peers layers optimizers placement checkpoint data planning _known_categories _keras "
-    "_child _publish _scorer ''",
-    "cli.render": "cli.results analysis tpu search data planning _terminal",
-    "cli.results": "analysis planning",
+    "cli": "report training analysis export serving tpu distribute search models peers layers "
+    "optimizers checkpoint data planning selfcheck _known_categories _keras _child _terminal "
+    "_deferred_imports _garbage_collection _startup_log ''",
+    "report": "training analysis export layers data planning",
+    "training": "analysis export distribute models peers layers optimizers placement checkpoint "
+    "data planning _known_categories _keras _publish _scorer ''",
     "callbacks": "models placement _keras",
     "search": "models layers optimizers data",
-    "cli.errors": "",
     "selfcheck": "core ops _keras _startup_log ''",
     "analysis": "layers metrics data _batch ops _core _keras",
     "tpu": "layers optimizers placement _batch ops _keras",
@@ -211,6 +208,16 @@ def test_a_circle_and_a_forbidden_arrow_would_be_found():
     assert ("ops", "layers") in set(arrows_of(circle)) - allowed()
 
 
+def test_a_training_knows_neither_the_command_line_nor_a_console():
+    """What it has to say goes to a `Reporter`."""
+    modules = {n: p for n, p in MODULES.items() if room_of(n) == "training"}
+    assert len(modules) > 10
+    packages = {i.split(".")[0] for n, p in modules.items() for i in imports(n, p)}
+    assert packages & {"typer", "click", "rich"} == set()
+    used = {w for path in modules.values() for w in words_of_python(path)}
+    assert used & {"argv", "stderr", "print"} == set()
+
+
 def test_no_module_imports_lazily_by_getattr():
     lazy = {
         name
@@ -261,7 +268,7 @@ def test_the_folder_map_names_files_that_are_there():
     ]
     text = "".join(page.read_text() for page in pages)
     paths = set(re.findall(r"`((?:cc|python|tests|tools|twml_ops|benchmarks)/[\w./]+)`", text))
-    assert "twml_ops/cli/commands/train.py" in paths
+    assert "twml_ops/cli/train.py" in paths
     assert [p for p in sorted(paths) if not (ROOT / p).exists()] == []
 
 

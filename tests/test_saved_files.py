@@ -22,9 +22,9 @@ import pytest
 import tensorflow as tf
 
 from tests.checkpoint import training
-from tests.cli.conftest import write_criteo
 from tests.fixtures import cases
 from tests.fixtures.calculations import CALCULATIONS
+from tests.trained_runs import write_criteo
 from twml_ops import core, layers, metrics, models, optimizers
 from twml_ops._keras import KERAS_3
 from twml_ops.checkpoint import CheckpointManager, restore, variables_of

@@ -26,7 +26,18 @@ _SUBMODULES = (
         "export",
         "layers",
     ),
-    *("metrics", "models", "ops", "optimizers", "placement", "peers", "planning", "search", "tpu"),
+    *(
+        "metrics",
+        "models",
+        "ops",
+        "optimizers",
+        "placement",
+        "peers",
+        "planning",
+        "search",
+        "tpu",
+        "training",
+    ),
 )
 
 __all__ = [*_SUBMODULES, "__version__"]

@@ -13,14 +13,13 @@ from benchmarks.distributed import hybrid
 from benchmarks.distributed.grid import WORKLOAD
 from benchmarks.distributed.stock import RATE
 from twml_ops import models
-from twml_ops.cli.runs import optimizers
-from twml_ops.cli.runs.config import RunConfig
-from twml_ops.cli.runs.make_model import model_maker
-from twml_ops.cli.runs.sources import open_pair
 from twml_ops.data import Schema
 from twml_ops.distribute.measured_training import repeated
 from twml_ops.models import sparse_mlp
 from twml_ops.optimizers import SGD
+from twml_ops.training.config import RunConfig
+from twml_ops.training.model import learning_rate_of, make_optimizer, model_maker
+from twml_ops.training.sources import open_pair
 
 BATCHES = 8  # of the reference workload and of Criteo's shape, which repeat them
 EVALUATION_BATCH = 4096
@@ -54,7 +53,7 @@ def flights(steps: int) -> Training:
     config = RunConfig("flights", model="sparse_mlp")
     source, held_out = open_pair(config.data, None)
     layout = models.layout_of(sparse_mlp)
-    rate = optimizers.learning_rate_of(config.optimizer, config.model)
+    rate = learning_rate_of(config.optimizer, config.model)
 
     def batches(worker: int) -> tf.data.Dataset:
         size, seed = config.batch_size, config.seed + worker
@@ -62,7 +61,7 @@ def flights(steps: int) -> Training:
 
     return Training(
         lambda: model_maker(config)(source),
-        optimizers.create(config.optimizer, rate, steps),
+        make_optimizer(config.optimizer, rate, steps),
         "binary_crossentropy",
         batches,
         lambda: held_out.dataset(EVALUATION_BATCH, layout=layout),
@@ -89,10 +88,10 @@ def criteo(steps: int) -> Training:
     def batches(worker: int) -> tf.data.Dataset:
         return repeated(made(worker))
 
-    rate = optimizers.learning_rate_of("adagrad", "sparse_mlp")
+    rate = learning_rate_of("adagrad", "sparse_mlp")
     return Training(
         lambda: sparse_mlp(CRITEO, batches(0).take(BATCHES), categorical_bits=CRITEO_BITS),
-        optimizers.create("adagrad", rate, steps),
+        make_optimizer("adagrad", rate, steps),
         "binary_crossentropy",
         batches,
     )

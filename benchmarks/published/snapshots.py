@@ -30,7 +30,7 @@ from benchmarks.published.task import (
 from twml_ops import models, optimizers
 from twml_ops.callbacks import SnapshotEnsemble
 from twml_ops.callbacks.snapshot_ensemble import Combination, Schedule
-from twml_ops.cli.runs.callbacks import WeightAveraging
+from twml_ops.training.callbacks import WeightAveraging
 
 CLAIM = (
     "Huang et al. 2017: the ensemble of the snapshots of one run has a lower loss than one run of "

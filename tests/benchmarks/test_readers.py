@@ -5,7 +5,7 @@ import re
 import pytest
 
 from benchmarks import readers, readers_process
-from tests.cli.conftest import write_criteo
+from tests.trained_runs import write_criteo
 
 pytestmark = pytest.mark.one_tf
 

@@ -3,8 +3,8 @@
 import pytest
 import tensorflow as tf
 
-from twml_ops.cli import errors
-from twml_ops.cli.errors import UserError, one_line
+from twml_ops.cli.errors import one_line, report
+from twml_ops.training.errors import UserError
 
 GRAPH = """Graph execution error:
 
@@ -49,7 +49,7 @@ def test_an_unexpected_exception_is_reported_as_an_internal_error():
 )
 def test_report_prints_one_line_and_exits(capsys, error, code):
     with pytest.raises(SystemExit) as exit_:
-        errors.report(error)
+        report(error)
     assert exit_.value.code == code
     out, err = capsys.readouterr()
     assert out == ""

@@ -117,7 +117,7 @@ import sys
 from twml_ops import cli
 
 cli.prepare_imports()
-from twml_ops.cli.runs import local_runner
+from twml_ops.training import callbacks
 
 def first_step(self, batch, logs=None):
     for name in {UNUSED!r}:
@@ -126,7 +126,7 @@ def first_step(self, batch, logs=None):
             print("imported:", name)
     raise SystemExit(0)
 
-local_runner.HistoryCallback.on_train_batch_end = first_step
+callbacks.HistoryCallback.on_train_batch_end = first_step
 cli.main(sys.argv[1:])
 """
 

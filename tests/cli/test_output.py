@@ -72,11 +72,11 @@ def test_no_file_gets_the_descriptor_of_a_closed_standard_stream():
 
 
 def test_an_interrupt_of_an_import_is_an_interrupt(capsys):
-    from twml_ops.cli import errors
+    from twml_ops.cli.errors import INTERRUPTED, report
 
     error = RuntimeError("Error calling __set_name__ on 'cached_property' instance")
     error.__cause__ = KeyboardInterrupt()
     with pytest.raises(SystemExit) as exit_:
-        errors.report(error)
-    assert exit_.value.code == errors.INTERRUPTED
+        report(error)
+    assert exit_.value.code == INTERRUPTED
     assert capsys.readouterr().err == "twml-ops: interrupted\n"

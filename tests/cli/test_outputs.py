@@ -13,7 +13,8 @@ import pytest
 from twml_ops._publish import exclusive
 from twml_ops.cli import main
 from twml_ops.cli.app import app
-from twml_ops.cli.runs.folder import FORMAT, new_folder, write_json
+from twml_ops.training.config import FORMAT
+from twml_ops.training.run_folder import new_folder, write_json
 
 # Parameters with a path that are read, or that name a folder of which a command removes only what
 # it wrote: --storage has files with locks of their own, checkpoints are named one by one.

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from twml_ops import models
-from twml_ops.cli.runs.model_options import options_of, parse_options
-from twml_ops.cli.runs.typed_values import format_value
 from twml_ops.data import open_source
+from twml_ops.training.config import format_value
+from twml_ops.training.model_options import options_of, parse_options
 
 pytestmark = pytest.mark.one_tf
 

@@ -8,8 +8,8 @@ import sys
 
 import pytest
 
-from tests.cli.conftest import write_criteo, write_libsvm
 from tests.peers.jobs import ROOT, TIMEOUT, needs_mpi
+from tests.trained_runs import write_criteo, write_libsvm
 from twml_ops.peers.launch import run_job
 
 pytestmark = pytest.mark.one_tf

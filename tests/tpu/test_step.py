@@ -5,11 +5,11 @@ import pytest
 import tensorflow as tf
 
 from twml_ops import layers, models, optimizers
-from twml_ops.cli.errors import UserError
-from twml_ops.cli.runs import tpu_models
+from twml_ops.cli.tpu_check import load_model
 from twml_ops.data import Schema
 from twml_ops.tpu import chips, step
 from twml_ops.tpu.check import tables
+from twml_ops.training.errors import UserError
 
 N, B = 50, 4
 
@@ -128,7 +128,7 @@ def test_the_step_of_a_deep_and_cross_network_equals_a_step_of_fit():
 @pytest.mark.slow
 @pytest.mark.parametrize("name", models.names())
 def test_the_steps_of_all_models_are_lowered(name):
-    assert len(hlo(tpu_models.load(name))) > 1000
+    assert len(hlo(load_model(name))) > 1000
 
 
 def test_batches_are_padded_and_have_static_shapes():
@@ -163,4 +163,4 @@ def test_unknown_chips_and_models_are_rejected():
     with pytest.raises(ValueError, match="unknown chip 'v1': expected one of v4, v5e"):
         chips.get_chip("v1")
     with pytest.raises(UserError, match="no model 'resnet': expected one of dcn, deepfm, "):
-        tpu_models.load("resnet")
+        load_model("resnet")

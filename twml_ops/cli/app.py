@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from twml_ops import __version__
-from twml_ops.cli.commands import (
+from twml_ops.cli import (
     calibrate,
     checkpoints,
     evaluate,
@@ -30,7 +30,7 @@ from twml_ops.cli.commands import (
     tune,
     tune_input,
 )
-from twml_ops.cli.commands.options import Debug
+from twml_ops.cli.options import Debug
 
 app = typer.Typer(
     name="twml-ops",

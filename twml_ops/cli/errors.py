@@ -10,8 +10,11 @@ import warnings
 from collections.abc import Iterator
 from typing import Any, NoReturn
 
+from twml_ops.training.errors import RunInterrupted, UserError
+
 _PREFIX = re.compile(r"^(\{\{function_node .*?\}\}\s*)?(\w+(Error|Exception|Invalid): )?")
 _SUFFIX = re.compile(r"\s*(\[\[\{\{node|\[Op:|\[name: ).*$")
+
 _NOISE = re.compile(
     r"^($|Traceback|File \"|Graph execution error|Detected at node|Node: |\s|\d+ root error|"
     r"\(\d+\) )"
@@ -19,14 +22,6 @@ _NOISE = re.compile(
 USAGE = 2
 FAILED = 1
 INTERRUPTED = 130
-
-
-class UserError(Exception):
-    """An error that the user can correct. Its message is the line that is printed."""
-
-
-class RunInterrupted(UserError):
-    """A signal has ended a run that can be continued. Its message says how."""
 
 
 class _Debug:

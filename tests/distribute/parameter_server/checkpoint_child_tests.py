@@ -22,7 +22,7 @@ from tests.small_files import small_files
 from twml_ops import _keras, layers, optimizers
 from twml_ops.checkpoint import CheckpointManager
 from twml_ops.checkpoint.manifest import MANIFEST
-from twml_ops.cli.runs import checkpoint_list
+from twml_ops.cli.checkpoints import problems_of, table_of
 from twml_ops.distribute.parameter_server import checkpoint as checkpoints
 from twml_ops.distribute.parameter_server import (
     iter_checkpoints,
@@ -87,9 +87,9 @@ def checkpoints_that_others_need_are_kept():
         assert newest.manifest.base is None
         newest.verify()
         expect_error(ValueError, "No such file", last.verify)
-        listed = checkpoint_list.table(Path(folder)).splitlines()[1:]
+        listed = table_of(Path(folder)).splitlines()[1:]
         assert [line.split()[0] for line in listed] == [last.folder.name, newest.folder.name]
-        wrong = dict(checkpoint_list.problems(Path(folder)))
+        wrong = dict(problems_of(Path(folder)))
         assert "No such file" in wrong[last.folder.name]
         assert wrong[newest.folder.name] is None
 

@@ -1,0 +1,67 @@
+"""The data of the workers of a cluster."""
+
+import pytest
+
+from twml_ops.data import libsvm, open_source, text
+from twml_ops.training.cluster import worker_batches, worker_data
+
+ROWS = 120
+
+
+def source_of(folder):
+    path = folder / "x.libsvm"
+    path.write_text("".join(f"{i % 2} {i + 1}:1\n" for i in range(ROWS)))
+    return open_source(f"libsvm:{path}?dim={ROWS}")
+
+
+def batches(part, position=None):
+    return part.dataset(8, shuffle=True, seed=1, position=position)
+
+
+def batches_of(source, index, count, first_batch=0):
+    data = worker_data(source, index, count)
+    return worker_batches(data, batches, seed=1, batch_size=8, first_batch=first_batch)
+
+
+def ids_of(dataset):
+    return [int(i) for features, _ in dataset for i in features["sparse_ids"].flat_values]
+
+
+def test_each_worker_parses_its_share_of_the_data(tmp_path, monkeypatch):
+    monkeypatch.setattr(text, "CHUNK_BYTES", 40)
+    source, seen, count = source_of(tmp_path), [], 3
+    parsed = []
+    parse = libsvm.LibsvmSource._parse
+
+    def counting(self, chunk):
+        parsed.append(len(chunk.text))
+        return parse(self, chunk)
+
+    monkeypatch.setattr(libsvm.LibsvmSource, "_parse", counting)
+    size = (tmp_path / "x.libsvm").stat().st_size
+    for index in range(count):
+        parsed.clear()
+        seen += ids_of(worker_batches(source, index, count))
+        assert abs(sum(parsed) - size / count) <= 80
+    assert sorted(seen) == list(range(ROWS))
+
+
+def test_workers_divide_the_batches_of_data_that_have_few_units(tmp_path):
+    source, count = source_of(tmp_path), 2
+    shares = [ids_of(worker_batches(source, index, count)) for index in range(count)]
+    assert [len(share) for share in shares] == [64, 56]
+    assert sorted(shares[0] + shares[1]) == list(range(ROWS))
+
+
+@pytest.mark.parametrize("chunk", [40, 1 << 20])  # with parts, and with shares of all batches
+def test_a_worker_goes_on_with_any_batch(tmp_path, monkeypatch, chunk):
+    monkeypatch.setattr(text, "CHUNK_BYTES", chunk)
+    source, count = source_of(tmp_path), 2
+    for index in range(count):
+        dataset = worker_batches(source, index, count)
+        each = [ids_of([batch]) for _ in range(3) for batch in dataset]
+        for first in (1, 5, len(each) // 3, len(each) // 3 + 2):
+            rest = worker_batches(source, index, count, first)
+            got = [ids_of([batch]) for _ in range(2) for batch in rest]
+            assert got == each[first : first + len(got)]
+            assert len(got) > len(each) // 3

@@ -1,0 +1,145 @@
+"""Of which run the checkpoints of a cluster are, and who may continue or remove them."""
+
+import json
+
+import pytest
+
+from twml_ops.checkpoint import CheckpointManager
+from twml_ops.checkpoint.facts import FACTS
+from twml_ops.data import Schema
+from twml_ops.distribute import Cluster
+from twml_ops.training import cluster_checkpoints
+from twml_ops.training.cluster import (
+    append_evaluation,
+    checkpoint_dir,
+    differences_to_one_process,
+    model_file,
+)
+from twml_ops.training.cluster_checkpoints import ClusterCheckpoints, cluster_facts
+from twml_ops.training.config import ClusterOptions, RunConfig
+from twml_ops.training.errors import UserError
+
+CONFIG = RunConfig("csv:a.csv", model="sparse_mlp", learning_rate=0.1, cluster=ClusterOptions())
+
+
+@pytest.fixture(autouse=True)
+def one_manager_a_test(monkeypatch):
+    """A process keeps the lock of a folder, which would be that of several runs here."""
+    monkeypatch.setattr(cluster_checkpoints, "manager_of", CheckpointManager)
+
+
+@pytest.fixture
+def start(monkeypatch):
+    """Starts the cluster anew, with a name."""
+
+    def start(name):
+        config = {"cluster": {"ps": ["a:1"], "worker": ["b:1"]}, "start": name}
+        config["task"] = {"type": "worker", "index": 0}
+        monkeypatch.setenv("TF_CONFIG", json.dumps(config))
+
+    return start
+
+
+def interrupted_run(out, config=CONFIG):
+    """What a run leaves that is interrupted: a checkpoint, its model and evaluations."""
+    folder = checkpoint_dir(out)
+    with CheckpointManager(folder, background=False) as manager:
+        manager.save(7, [], {FACTS: cluster_facts(config)})
+    name = model_file(config, Cluster.from_environment().start_id)
+    (folder / name).write_text("the model")
+    append_evaluation(folder, 7, {"log_loss": 0.5})
+    return folder
+
+
+def names(folder):
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_a_process_that_is_restarted_continues_its_run(tmp_path, start):
+    start("first")
+    folder = interrupted_run(tmp_path / "run")
+    before = names(folder)
+    for overwrite in (False, True):
+        ClusterCheckpoints(tmp_path / "run", CONFIG, resume=False, overwrite=overwrite)
+    assert names(folder) == before
+
+
+def test_another_start_continues_a_run_only_if_that_is_asked_for(tmp_path, start):
+    start("first")
+    folder = interrupted_run(tmp_path / "run")
+    before = names(folder)
+    start("second")
+    with pytest.raises(UserError, match="use --resume to continue it, or --overwrite to begin"):
+        ClusterCheckpoints(tmp_path / "run", CONFIG, resume=False, overwrite=False)
+    assert names(folder) == before
+    ClusterCheckpoints(tmp_path / "run", CONFIG, resume=True, overwrite=False)
+    model = folder / model_file(CONFIG, Cluster.from_environment().start_id)
+    assert model.read_text() == "the model"  # that of the run, not one built anew
+    assert len(names(folder)) == len(before)
+
+
+@pytest.mark.parametrize(
+    ("changes", "name"),
+    [
+        ({"data": "csv:b.csv"}, "data"),
+        ({"eval": "csv:e.csv"}, "eval"),
+        ({"learning_rate": 0.2}, "learning_rate"),
+        ({"seed": 9}, "seed"),
+        ({"epochs": 2}, "epochs"),
+        ({"cluster": ClusterOptions(mode="sync")}, "mode"),
+    ],
+)
+def test_a_run_with_other_options_is_never_continued(tmp_path, start, changes, name):
+    start("first")
+    folder, other = (
+        interrupted_run(tmp_path / "run"),
+        CONFIG.__class__(**{**vars(CONFIG), **changes}),
+    )
+    before = names(folder)
+    for again in ("first", "second"):  # also on the same servers, at the same addresses
+        start(again)
+        with pytest.raises(UserError, match=f"is of a training with {name} = .*--overwrite"):
+            ClusterCheckpoints(tmp_path / "run", other, resume=True, overwrite=False)
+        assert names(folder) == before
+
+
+def test_options_that_change_the_speed_only_may_differ(tmp_path, start):
+    start("first")
+    interrupted_run(tmp_path / "run")
+    options = ClusterOptions(timeout=10, checkpoint_every=5, partition_axis="row")
+    faster = CONFIG.__class__(**{**vars(CONFIG), "cluster": options})
+    ClusterCheckpoints(tmp_path / "run", faster, resume=False, overwrite=False)
+
+
+@pytest.mark.parametrize("again", ["first", "second"])
+def test_a_run_that_replaces_another_removes_what_it_left_and_nothing_else(tmp_path, start, again):
+    start("first")
+    folder = interrupted_run(tmp_path / "run")
+    (folder / "notes.txt").write_text("of the user")
+    start(again)
+    other = CONFIG.__class__(**{**vars(CONFIG), "data": "csv:b.csv"})
+    ClusterCheckpoints(tmp_path / "run", other, resume=False, overwrite=True)
+    assert names(folder) == ["notes.txt"]
+
+
+def test_checkpoints_are_removed_with_their_folder(tmp_path, start):
+    start("first")
+    folder = interrupted_run(tmp_path / "run")
+    ClusterCheckpoints(tmp_path / "run", CONFIG, resume=False, overwrite=False).remove()
+    assert not folder.exists()
+
+
+def test_what_a_cluster_trains_otherwise_than_one_process_is_said_in_one_line():
+    schema = Schema((), ("c",), 0, "1")
+    asked = RunConfig("csv:a.csv")
+    for who, parts in (
+        ("a cluster", ["sparse_mlp", "4 epochs", "train dcn", "--model and --epochs"]),
+        ("peers", ["4 epochs", "early stopping", "--epochs"]),
+    ):
+        said = differences_to_one_process(asked, schema, who)
+        assert said.startswith(who)
+        assert "\n" not in said
+        assert all(part in said for part in parts)
+        assert (who == "peers") == ("dcn" not in said)
+    named = RunConfig("csv:a.csv", model="dcn", epochs=3)
+    assert differences_to_one_process(named, schema, "a cluster") is None

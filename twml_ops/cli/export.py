@@ -1,0 +1,119 @@
+"""`twml-ops export`: writes the model of a finished run in a format for serving."""
+
+from __future__ import annotations
+
+import enum
+import shutil
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from twml_ops.cli.options import Debug, Run
+from twml_ops.training.errors import UserError
+
+
+class Format(str, enum.Enum):
+    """Format of an export."""
+
+    FAST = "fast"
+    STOCK = "stock"
+    SCORER = "scorer"
+
+
+class Tables(str, enum.Enum):
+    """Data type of the rows of large tables in an export."""
+
+    FLOAT32 = "float32"
+    BFLOAT16 = "bfloat16"
+    INT8 = "int8"
+    INT4 = "int4"
+
+
+def export(
+    run: Run,
+    out: Annotated[Path, typer.Argument(help="Folder to create.", show_default=False)],
+    form: Annotated[
+        Format,
+        typer.Option(
+            "--format",
+            help="fast: SavedModel that needs the op library. stock: SavedModel for any "
+            "TensorFlow. scorer: for twml_ops.core.Scorer, without TensorFlow.",
+        ),
+    ] = Format.FAST,
+    tables: Annotated[
+        Tables,
+        typer.Option(help="Data type of large tables; for stock and scorer, int4 for scorer."),
+    ] = Tables.FLOAT32,
+    base: Annotated[
+        Path | None,
+        typer.Option(
+            help="Earlier scorer in the same folder as OUT: of large tables, only the rows that "
+            "differ from it are written."
+        ),
+    ] = None,
+    debug: Debug = False,
+) -> None:
+    """Writes the model of a run to a new folder, for serving."""
+    export_run(run, out, form.value, tables.value, base)
+
+
+FormatName = Literal["fast", "stock", "scorer"]
+TableDtype = Literal["float32", "bfloat16", "int8", "int4"]
+
+
+def export_run(
+    run: Path, out: Path, form: FormatName, tables: TableDtype, base: Path | None = None
+) -> None:
+    """Writes the model of a finished run to a new folder. "fast" does not import TensorFlow.
+
+    Args:
+        run: folder of the run.
+        out: folder to create.
+        form: "fast", a SavedModel that needs the op library; "stock", a SavedModel for any
+            TensorFlow; or "scorer", for `twml_ops.core.Scorer`.
+        tables: data type of the rows of large tables.
+        base: an earlier scorer beside `out`, of which `out` has the changes.
+
+    Raises:
+        UserError: the folder is not a finished run, `out` exists, `tables` or `base` is not
+            available for this format, or `base` cannot be used.
+    """
+    from twml_ops.training.run_folder import SAVED_MODEL, new_export, read_run
+
+    read_run(run)
+    if form == "fast" and tables != "float32":
+        raise UserError("--tables goes with --format stock or scorer")
+    if form == "stock" and tables == "int4":
+        raise UserError("--tables int4 goes with --format scorer")
+    if base is not None and form != "scorer":
+        raise UserError("--base goes with --format scorer")
+    with new_export(out) as folder:
+        if form == "fast":
+            shutil.copytree(run / SAVED_MODEL, folder, dirs_exist_ok=True)
+        else:
+            _convert(run, folder, form, tables, base)
+    print(f"the {'scorer' if form == 'scorer' else 'SavedModel'} is in {out}")
+
+
+def _convert(
+    run: Path, folder: Path, form: FormatName, tables: TableDtype, base: Path | None
+) -> None:
+    from twml_ops._known_categories import KnownCategories
+    from twml_ops.export import to_scorer, to_stock_tf
+    from twml_ops.training.run_folder import OUTPUT_NAME
+    from twml_ops.training.trained_run import TrainedRun
+
+    trained = TrainedRun(run)
+    # Raw columns are hashed as the readers hash them now, not as the readers of older runs did.
+    old = trained.schema.categorical and trained.schema.hash_version == 1
+    schema = None if old else trained.schema
+    if form == "stock":
+        assert tables != "int4"
+        to_stock_tf(trained.model, folder, tables=tables, output_names=[OUTPUT_NAME], schema=schema)
+    else:
+        name = OUTPUT_NAME if len(trained.schema.labels) == 1 else None  # labels have names
+        to_scorer(trained.model, folder, tables=tables, schema=schema, output_name=name, base=base)
+        known = KnownCategories.load(run)
+        if known is not None:
+            known.save(folder)  # for the metrics of the server

@@ -1,0 +1,120 @@
+"""Options that several commands share."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import inspect
+import shlex
+import sys
+import typing
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from twml_ops.cli.errors import set_debug
+
+SOURCES = (
+    "flights, criteo:PATH, libsvm:PATH, csv:GLOB, tfrecord:GLOB or parquet:GLOB, or the path of a "
+    "file or folder whose suffix says the kind (clicks.csv); "
+    "PATH may end in .gz, and PATH[START:STOP] is a range of rows"
+)
+
+Run = Annotated[Path, typer.Argument(help="Folder of a finished run.", show_default=False)]
+Data = Annotated[str, typer.Option(help=f"Examples: {SOURCES}.", show_default=False)]
+BatchSize = Annotated[int, typer.Option(min=1, help="Examples in a batch.")]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the file --out.")]
+
+
+def _columns(metavar: str, text: str) -> Any:
+    """An option that says what columns are."""
+    panel = "What columns are (CSV, Parquet, TFRecord)"
+    return typer.Option(metavar=metavar, help=text, show_default=False, rich_help_panel=panel)
+
+
+@dataclasses.dataclass(frozen=True)
+class ColumnOptions:
+    """What the options of a command say of columns. `expanded` makes options of the fields."""
+
+    label: Annotated[
+        list[str] | None,
+        _columns("NAMES", "Label column; several with commas or by repeating. Default: label."),
+    ] = None
+    time: Annotated[
+        str | None,
+        _columns(
+            "NAME",
+            "Column of the times of examples: the latest ones are held out for evaluation and "
+            "validation. Default: a column that looks like it, if any.",
+        ),
+    ] = None
+    weight: Annotated[str | None, _columns("NAME", "Column of sample weights.")] = None
+    group: Annotated[
+        str | None,
+        _columns(
+            "NAME", "Column that examples of one user or request share, which is a feature as well."
+        ),
+    ] = None
+    categorical: Annotated[
+        list[str] | None, _columns("NAMES", "Columns of categories; several with commas.")
+    ] = None
+    numeric: Annotated[
+        list[str] | None, _columns("NAMES", "Columns of numbers; several with commas.")
+    ] = None
+    drop: Annotated[
+        list[str] | None, _columns("NAMES", "Columns that are not used; several with commas.")
+    ] = None
+
+
+NO_COLUMNS = ColumnOptions()
+
+Debug = Annotated[
+    bool,
+    typer.Option("--debug", callback=set_debug, help="Show the traceback of an error."),
+]
+
+
+def command_line(*without: str) -> str:
+    """The command of this process, as one types it.
+
+    Args:
+        *without: arguments that are left out.
+    """
+    return shlex.join(["twml-ops", *(a for a in sys.argv[1:] if a not in without)])
+
+
+def given_options(context: typer.Context) -> dict[str, Any]:
+    """The parameters of a command that the user gave, by name; the others have their defaults."""
+    given = {}
+    for name, value in context.params.items():
+        source = context.get_parameter_source(name)
+        if source is not None and source.name != "DEFAULT":
+            given[name] = value
+    return given
+
+
+def expanded(command: Callable[..., None]) -> Callable[..., None]:
+    """A command that has an option for each field of its parameter `columns`."""
+    hints = typing.get_type_hints(command, include_extras=True)
+    fields = typing.get_type_hints(ColumnOptions, include_extras=True)
+    parameters: list[inspect.Parameter] = []
+    for given in inspect.signature(command).parameters.values():
+        kind = inspect.Parameter.KEYWORD_ONLY
+        if hints[given.name] is ColumnOptions:
+            parameters += [
+                inspect.Parameter(name, kind, default=None, annotation=each)
+                for name, each in fields.items()
+            ]
+        else:
+            parameters.append(given.replace(kind=kind, annotation=hints[given.name]))
+
+    @functools.wraps(command)
+    def wrapper(**values: Any) -> None:
+        columns = ColumnOptions(**{name: values.pop(name) for name in fields})
+        command(columns=columns, **values)
+
+    wrapper.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    wrapper.__annotations__ = {p.name: p.annotation for p in parameters}
+    return wrapper

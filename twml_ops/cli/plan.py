@@ -1,0 +1,475 @@
+"""`twml-ops plan`: predicts the traffic and the speed of distributed training."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from twml_ops.cli.options import Debug
+from twml_ops.training.errors import UserError
+
+if TYPE_CHECKING:
+    from twml_ops.planning import ClusterResources, Compute, CpuCosts, Job, Prediction, Table
+    from twml_ops.report.plan import Plan
+
+
+def plan(
+    table: Annotated[
+        list[str],
+        typer.Option(help="ROWSxUNITS of a sparse table, such as 2^19x128. Repeat for each table."),
+    ],
+    batch: Annotated[
+        list[int] | None,
+        typer.Option(
+            help="Examples in one worker's batch. Repeat it for a recommendation. [default: 512]"
+        ),
+    ] = None,
+    entries: Annotated[
+        list[float] | None,
+        typer.Option(help="Entries per example: one number, or one per table. [default: 200]"),
+    ] = None,
+    unique: Annotated[
+        list[float] | None,
+        typer.Option(
+            help="Distinct ids of a batch (of the first --batch): one number, or one per table. "
+            "[default: as for uniform ids]"
+        ),
+    ] = None,
+    every: Annotated[int, typer.Option(help="Batches between two exchanges of peers.")] = 16,
+    exchanged: Annotated[
+        list[float] | None,
+        typer.Option(
+            help="Distinct ids of these batches: one number, or one per table. "
+            "[default: --every times --unique, or as for uniform ids]"
+        ),
+    ] = None,
+    egress: Annotated[float, typer.Option(help="MB/s that a host can send.")] = 150.0,
+    servers: Annotated[int, typer.Option(help="Number of parameter servers.")] = 2,
+    workers: Annotated[int, typer.Option(help="Number of workers.")] = 1,
+    mode: Annotated[
+        str,
+        typer.Option(help="sync or async: whether the workers of the hybrid strategies wait."),
+    ] = "sync",
+    steps_per_execution: Annotated[
+        int,
+        typer.Option(
+            min=1,
+            help="Steps of a call of TensorFlow. In all of them but one a worker packs a batch "
+            "while the servers work.",
+        ),
+    ] = 4,
+    values: Annotated[
+        bool, typer.Option(help="Entries have values. Otherwise all values are 1.")
+    ] = False,
+    deduplicate: Annotated[
+        bool, typer.Option(help="The hybrid strategies send repeated ids once.")
+    ] = True,
+    half: Annotated[bool, typer.Option(help="Activations are sent in half precision.")] = False,
+    overlap: Annotated[
+        bool, typer.Option(help="The hybrid strategies overlap a batch with the next one.")
+    ] = False,
+    dense: Annotated[int, typer.Option(help="Number of weights behind the tables.")] = 0,
+    slots: Annotated[
+        int, typer.Option(help="Optimizer slots per weight: SGD 0, Adagrad 1, Adam 2.")
+    ] = 0,
+    server_memory: Annotated[
+        float | None, typer.Option(help="GB of a server for tables and slots.")
+    ] = None,
+    sparse_ms: Annotated[
+        float,
+        typer.Option(
+            help="Measured time of the sparse layers in a step on one core. With --measure or "
+            "--costs: what they take longer than these predict."
+        ),
+    ] = 0.0,
+    dense_ms: Annotated[float, typer.Option(help="The same of the rest of a step.")] = 0.0,
+    latency_ms: Annotated[
+        float, typer.Option(help="Measured time of an empty request and its response.")
+    ] = 0.0,
+    transport: Annotated[
+        float | None, typer.Option(help="Measured MB/s that the software of a host can send.")
+    ] = None,
+    measure: Annotated[
+        bool,
+        typer.Option(
+            "--measure",
+            help="Measure on this host what messages, entries and other parts of a step cost in "
+            "CPU time, for an optimizer with --slots. It needs TensorFlow and takes about a "
+            "minute.",
+            rich_help_panel="CPU time",
+        ),
+    ] = False,
+    costs: Annotated[
+        Path | None,
+        typer.Option(
+            help="File with costs that --out-costs has written on another host.",
+            show_default=False,
+            rich_help_panel="CPU time",
+        ),
+    ] = None,
+    out_costs: Annotated[
+        Path | None,
+        typer.Option(
+            help="With --measure: JSON file to write the costs to.",
+            show_default=False,
+            rich_help_panel="CPU time",
+        ),
+    ] = None,
+    cores: Annotated[
+        float,
+        typer.Option(
+            help="CPU cores of each host; less than 1 for a share of one.",
+            rich_help_panel="CPU time",
+        ),
+    ] = 1.0,
+    out: Annotated[Path | None, typer.Option(help="PNG with plots of steps/s and bytes.")] = None,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace the files --out and --out-costs.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, nothing else.")] = False,
+    debug: Debug = False,
+) -> None:
+    """Predicts bytes and steps/s of each way to distribute a job, and recommends one.
+
+    Without --measure, --costs, --sparse-ms, --dense-ms and --latency-ms the network is the only
+    limit. docs/plan.md explains the formulas.
+    """
+    check_cost_options(measure, costs, out_costs)
+
+    options = PlanOptions(
+        tables=table,
+        batches=batch or [512],
+        entries=entries or [200.0],
+        unique=unique,
+        every=every,
+        exchanged=exchanged,
+        egress=egress,
+        servers=servers,
+        workers=workers,
+        mode=mode,
+        steps_per_execution=steps_per_execution,
+        cores=cores,
+        values=values,
+        deduplicate=deduplicate,
+        half=half,
+        overlap=overlap,
+        dense=dense,
+        slots=slots,
+        server_memory=server_memory,
+        sparse_ms=sparse_ms,
+        dense_ms=dense_ms,
+        latency_ms=latency_ms,
+        transport=transport,
+    )
+    get_costs = costs_by(measure, costs, out_costs, slots, steps_per_execution, overwrite)
+    plan_job(options, get_costs, out, as_json, overwrite)
+
+
+MODES = ("sync", "async")
+
+
+@dataclasses.dataclass(frozen=True)
+class PlanOptions:
+    """What the user chose; see `twml-ops plan --help`.
+
+    Attributes:
+        tables: ROWSxUNITS of each table.
+        batches: examples in one worker's batch; the best of several is recommended.
+        entries: entries per example, one number or one per table.
+        unique: distinct ids of a batch, one number or one per table; None: as if ids were uniform.
+        every: batches between two exchanges of peers.
+        exchanged: distinct ids of these batches, one number or one per table; None: as many as the
+            other options allow.
+        egress: MB/s that a host can send.
+        servers: number of parameter servers.
+        workers: number of workers.
+        mode: "sync" or "async": whether the workers of a hybrid wait for each other.
+        steps_per_execution: steps of a call of TensorFlow.
+        cores: CPU cores of a host.
+        values: entries have values.
+        deduplicate: a hybrid sends repeated ids once.
+        half: activations are sent in half precision.
+        overlap: a hybrid overlaps a batch with the next one.
+        dense: number of weights behind the tables.
+        slots: optimizer slots per weight.
+        server_memory: GB of a server for tables and slots; None: unlimited.
+        sparse_ms: milliseconds of the sparse layers in a step on one core; with costs, those that
+            they take longer than the costs predict.
+        dense_ms: the same of the rest of a step.
+        latency_ms: milliseconds of an empty request and its response.
+        transport: MB/s that the software of a host can send; None: unlimited.
+    """
+
+    tables: list[str]
+    batches: list[int]
+    entries: list[float]
+    unique: list[float] | None
+    every: int
+    exchanged: list[float] | None
+    egress: float
+    servers: int
+    workers: int
+    mode: str
+    steps_per_execution: int
+    cores: float
+    values: bool
+    deduplicate: bool
+    half: bool
+    overlap: bool
+    dense: int
+    slots: int
+    server_memory: float | None
+    sparse_ms: float
+    dense_ms: float
+    latency_ms: float
+    transport: float | None
+
+
+def plan_job(
+    options: PlanOptions,
+    get_costs: Callable[[], CpuCosts | None],
+    out: Path | None,
+    as_json: bool,
+    overwrite: bool = False,
+) -> None:
+    """Predicts every strategy, and prints the predictions and the recommended one.
+
+    Args:
+        options: the job and the cluster.
+        get_costs: returns the costs of CPU time, or None; called once the options are valid.
+        out: PNG to draw into; None: no plot.
+        as_json: print JSON instead of a table.
+        overwrite: replace an existing file.
+
+    Raises:
+        UserError: an option has the wrong number of values or another value, or `out` does not end
+            in .png or cannot be written.
+        ValueError: a number is out of range.
+    """
+    from twml_ops.cli.terminal import make_console, print_json
+    from twml_ops.planning import ClusterResources, Compute, Job, servers_needed
+    from twml_ops.report.plan import check_plot_path, draw_plan, print_plan
+    from twml_ops.training.run_folder import optional_file
+
+    if options.mode not in MODES:
+        raise UserError(f"--mode: expected {' or '.join(MODES)}, got {options.mode!r}")
+    jobs = [
+        Job(
+            _tables(options, batch),
+            batch,
+            values=options.values,
+            deduplicate=options.deduplicate,
+            dense=options.dense,
+            activation_bytes=2 if options.half else 4,
+            slots=options.slots,
+            every=options.every,
+        )
+        for batch in options.batches
+    ]
+    cluster = ClusterResources(
+        1e6 * options.egress,
+        options.servers,
+        options.workers,
+        options.cores,
+        asynchronous=options.mode == "async",
+        steps_per_call=options.steps_per_execution,
+    )
+    compute = Compute(
+        options.sparse_ms / 1e3,
+        options.dense_ms / 1e3,
+        options.latency_ms / 1e3,
+        None if options.transport is None else 1e6 * options.transport,
+    )
+    memory = None if options.server_memory is None else 1e9 * options.server_memory
+    overlap = options.overlap
+    servers_needed(jobs[0], memory, options.servers)
+    check_plot_path(out)
+    with optional_file(out, overwrite) as file:
+        compute = dataclasses.replace(compute, costs=get_costs())
+        plan = _plan(jobs, cluster, compute, memory, overlap)
+        if file is not None:
+            draw_plan(plan.job, cluster, compute, overlap, file)
+    if as_json:
+        print_json(_to_json(plan))
+    else:
+        print_plan(make_console(), plan, out)
+
+
+def _plan(
+    jobs: Sequence[Job],
+    cluster: ClusterResources,
+    compute: Compute,
+    memory: float | None,
+    overlap: bool,
+) -> Plan:
+    """The recommendation, and the predictions for the job with the recommended batch size."""
+    from twml_ops.planning import STRATEGIES, hosts_to_break_even, predict, recommend
+    from twml_ops.report.plan import Plan
+
+    best = recommend(jobs, cluster, compute, server_memory=memory, overlap=overlap)
+    job = best.job
+    return Plan(
+        job,
+        cluster,
+        compute,
+        [predict(s, job, cluster, compute, overlap=overlap) for s in STRATEGIES],
+        best.choice,
+        best.examples_per_second_by_batch,
+        hosts_to_break_even(job, cluster, compute, server_memory=memory, overlap=overlap)
+        if best.choice.alone.seconds
+        else None,
+    )
+
+
+def _tables(options: PlanOptions, batch: int) -> tuple[Table, ...]:
+    """The tables, whose distinct ids are in proportion to the batch size, up to all ids."""
+    from twml_ops.planning import Table
+
+    sizes = options.tables
+    entries = _one_per_table("--entries", options.entries, len(sizes))
+    given = {"--unique": options.unique, "--exchanged": options.exchanged}
+    counts = [
+        _one_per_table(name, numbers, len(sizes)) if numbers else [None] * len(sizes)
+        for name, numbers in given.items()
+    ]
+    tables = [Table.parse(*each) for each in zip(sizes, entries, *counts, strict=True)]
+    more = batch / options.batches[0]
+
+    def scaled(number: float | None, table: Table) -> float | None:
+        return number and min(number * more, table.input_dim)
+
+    return tuple(
+        dataclasses.replace(t, unique=scaled(t.unique, t), exchanged=scaled(t.exchanged, t))
+        for t in tables
+    )
+
+
+def _one_per_table(name: str, values: list[float], count: int) -> list[float]:
+    if len(values) not in (1, count):
+        raise UserError(f"{name} must be given once or once a table ({count}), got {len(values)}")
+    return values * count if len(values) == 1 else values
+
+
+def _to_json(plan: Plan) -> dict[str, Any]:
+    best = plan.choice.prediction
+    compute = asdict(plan.compute)
+    compute["costs"] = plan.compute.costs and plan.compute.costs.to_json()
+    return {
+        "job": asdict(plan.job),
+        "cluster": asdict(plan.cluster),
+        "compute": compute,
+        "strategies": {p.strategy: _prediction_to_json(p) for p in plan.predictions},
+        "choice": {
+            "strategy": best.strategy,
+            "batch": plan.job.batch,
+            "reason": plan.choice.reason,
+            "is_slower_than_alone": plan.choice.is_slower_than_alone,
+            "hosts_to_break_even": plan.hosts_to_break_even,
+            "examples_per_second_by_batch": plan.examples_per_second_by_batch,
+            **_prediction_to_json(best),
+        },
+    }
+
+
+def _prediction_to_json(p: Prediction) -> dict[str, Any]:
+    """The numbers of a prediction. Steps/s are None if nothing in the model takes time."""
+    return {
+        "servers": p.servers,
+        "workers": p.workers,
+        "servers_in_workers": p.servers_in_workers,
+        "bytes_per_link": p.links,
+        "bytes_sent_per_host": p.sent,
+        "wire_seconds": p.wire_seconds,
+        "worker_cpu_seconds": p.worker_cpu,
+        "server_cpu_seconds": p.server_cpu,
+        "steps_per_second": p.steps_per_second if p.seconds else None,
+    }
+
+
+def check_cost_options(measure: bool, costs: Path | None, out_costs: Path | None) -> None:
+    """Checks that the options fit together.
+
+    Raises:
+        UserError: costs are both measured and read, or written but not measured.
+    """
+    if measure and costs is not None:
+        raise UserError("--measure and --costs: give one of them")
+    if out_costs is not None and not measure:
+        raise UserError("--out-costs needs --measure")
+
+
+def costs_by(
+    measure: bool,
+    costs: Path | None,
+    out_costs: Path | None,
+    slots: int,
+    steps_per_execution: int,
+    overwrite: bool = False,
+) -> Callable[[], CpuCosts | None]:
+    """A function that returns the costs, or None if the user gave none.
+
+    Args:
+        measure: measure them.
+        costs: file to read them from.
+        out_costs: file to write measured costs to.
+        slots: optimizer slots per weight of the measured trainings.
+        steps_per_execution: their steps of a call.
+        overwrite: replace an existing file.
+    """
+    from twml_ops.training.run_folder import optional_file, write_json
+
+    def get() -> CpuCosts | None:
+        if costs is not None:
+            return read_costs(costs)
+        if not measure:
+            return None
+        with optional_file(out_costs, overwrite) as file:
+            found = _measure_costs(slots, steps_per_execution)
+            if file is not None:
+                about = {"slots": slots, "steps_per_execution": steps_per_execution}
+                write_json(file, {**about, "microseconds": found.to_json()})
+        return found
+
+    return get
+
+
+def read_costs(path: Path) -> CpuCosts:
+    """Reads costs that `--out-costs` has written.
+
+    Raises:
+        UserError: the file cannot be read, or has another content.
+    """
+    from twml_ops.planning import CpuCosts
+
+    try:
+        content = json.loads(path.read_text())
+        return CpuCosts.from_json(content["microseconds"])
+    except OSError as e:
+        raise UserError(f"--costs: {path}: {e.strerror}") from e
+    except (ValueError, KeyError, TypeError) as e:
+        raise UserError(f"--costs: {path} is not a file of --out-costs: {e}") from e
+
+
+def _measure_costs(slots: int, steps_per_execution: int) -> CpuCosts:
+    from twml_ops.cli.terminal import make_console
+
+    try:
+        from twml_ops.distribute.measure_costs import MeasurementError, measure_costs
+    except ImportError as e:
+        raise UserError(f"--measure needs TensorFlow: {e}") from e
+    console = make_console()
+    try:
+        with console.status("measuring CPU time") as status:
+
+            def show(name: str) -> None:
+                status.update(f"measuring CPU time: {name}")
+
+            return measure_costs(slots, steps_per_execution, show=show)[0]
+    except MeasurementError as e:
+        raise UserError(f"--measure: {e}") from e

@@ -1,1 +1,0 @@
-"""Data classes of results: `runs` produces them and `render` shows them."""

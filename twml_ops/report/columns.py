@@ -1,0 +1,75 @@
+"""The columns and the features of a data set as tables."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from rich import box
+from rich.markup import escape
+from rich.table import Table
+
+from twml_ops.data import Finding, Schema
+
+
+def schema_table(schema: Schema) -> Table:
+    """A table with one row per column of the data."""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column("column", style="bold")
+    table.add_column("kind")
+    table.add_column("", style="dim")
+    for feature in schema.features:
+        notes = [f"weights in {feature.weights}"] if feature.weights else []
+        notes += [f"ids below {feature.dim:,}"] if feature.dim else []
+        table.add_row(escape(feature.name), feature.kind, escape(", ".join(notes)))
+    for name in schema.labels:
+        table.add_row(escape(name), "label", escape(f"positive: {schema.label}"))
+    for use in ("weight", "time", "group"):
+        if name := getattr(schema, use):
+            table.add_row(escape(name), use, "")
+    return table
+
+
+_LIMIT = 60  # rows of the table; columns that are certain by their type are left out first
+
+_OTHERWISE = {
+    "continuous": "--categorical",
+    "categorical": "--numeric",
+    "bag": "--categorical",
+    "time": "--drop",
+    "dropped": "--categorical",
+}
+
+
+def columns_table(findings: Mapping[str, Finding], schema: Schema) -> Table:
+    """A table with a row for each column of the data: what it is, why, and how to change it.
+
+    Args:
+        findings: column → what it is.
+        schema: what follows from them.
+    """
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column("column", style="bold", overflow="fold")
+    table.add_column("kind", no_wrap=True)
+    table.add_column("distinct", justify="right")
+    table.add_column("missing", justify="right")
+    table.add_column("why")
+    table.add_column("otherwise", style="dim", overflow="fold")
+    left_out = 0
+    for name, finding in findings.items():
+        if finding.by_type and len(findings) > _LIMIT:
+            left_out += 1
+            continue
+        kind = finding.kind + (", group" if name == schema.group else "")
+        style = "yellow" if not finding.sure else "dim" if finding.kind == "dropped" else ""
+        other = "" if finding.by_type else f"{_OTHERWISE.get(finding.kind, '')} {name}"
+        table.add_row(
+            escape(name or '""'),
+            f"[{style}]{kind}{'' if finding.sure else ' ?'}[/]" if style else kind,
+            f"{finding.distinct:,}" if finding.distinct else "",
+            f"{finding.missing:.1%}" if finding.missing else "",
+            escape(finding.why),
+            escape(other),
+        )
+    if left_out:
+        table.add_row("…", "", "", "", f"and {left_out:,} more, by their types or options", "")
+    return table

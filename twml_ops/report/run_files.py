@@ -1,0 +1,53 @@
+"""Writing the files of a run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import tensorflow as tf
+
+from twml_ops import export
+from twml_ops.layers import save_model
+from twml_ops.report.page import render
+from twml_ops.training.model import in_memory, without_optimizer
+from twml_ops.training.results import RunResult
+from twml_ops.training.run_folder import (
+    METRICS_FILE,
+    MODEL_FILE,
+    OUTPUT_NAME,
+    REPORT_FILE,
+    RUN_FILE,
+    SAVED_MODEL,
+    write_json,
+    write_result,
+)
+
+
+def write_model(folder: Path, out: Path, model: tf.keras.Model) -> None:
+    """Writes the model of a run, from which point on a failure does not lose the training.
+
+    If the disk is full, the folder has a link to the model in the folder for temporary files.
+
+    Args:
+        folder: folder to write to.
+        out: final name of `folder`.
+        model: the model.
+
+    Raises:
+        UserError: the disk is full; the model is elsewhere, where the message says.
+        OSError: the model could not be written at all.
+    """
+    bare = without_optimizer(model)
+    write_result(folder / MODEL_FILE, out / MODEL_FILE, lambda path: save_model(bare, path))
+
+
+def write_files(folder: Path, result: RunResult) -> None:
+    """Writes the files of a run, except the model and the TensorBoard logs, which are there.
+
+    run.json is written last: it marks the run as finished.
+    """
+    bare = without_optimizer(result.model)
+    export.to_tf(in_memory(bare), folder / SAVED_MODEL, output_names=[OUTPUT_NAME])
+    (folder / REPORT_FILE).write_text(render(result), encoding="utf-8")
+    write_json(folder / METRICS_FILE, result.metrics_file())
+    write_json(folder / RUN_FILE, result.facts)

@@ -1,0 +1,125 @@
+"""The predictions of a model for a data set, and what its features are worth."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import tensorflow as tf
+
+from twml_ops import models
+from twml_ops.analysis import scoring
+from twml_ops.analysis.explanation import Explanation, explain_features, frequent_sparse_ids
+from twml_ops.analysis.feature_groups import take_sample
+from twml_ops.analysis.leakage import leaking_features
+from twml_ops.analysis.permutation_importance import FeatureImportance, permutation_importance
+from twml_ops.analysis.profiles import Profile
+from twml_ops.analysis.scoring import Scores
+from twml_ops.data import Source, original_errors
+from twml_ops.training.errors import UserError
+from twml_ops.training.reporter import SILENT, Reporter
+from twml_ops.training.sources import LARGE_BATCH_SIZE
+from twml_ops.training.trained_run import TrainedRun
+
+
+def score_source(
+    model: tf.keras.Model,
+    source: Source,
+    reporter: Reporter,
+    size: int | None = None,
+    title: str = "evaluating",
+    batch_size: int = LARGE_BATCH_SIZE,
+    labels: Sequence[str] | None = None,
+) -> dict[str, Scores]:
+    """The predictions of a model for a data set by label, with its progress.
+
+    Args:
+        model: model that returns probabilities [B, 1]; of several labels a dict of them.
+        source: the data set.
+        reporter: is told what happens.
+        size: number of examples, if known.
+        title: label of the progress bar.
+        batch_size: number of examples in a batch.
+        labels: names of the labels of the model; None: the labels of the data set.
+    """
+    with reporter.bar(title, size) as bar:
+        batches = source.dataset(batch_size, layout=models.layout_of(model))
+        names = source.schema.labels if labels is None else labels
+        scores = scoring.score_labels(model, batches, names, bar.add)
+    if labels is None:
+        for text in scoring.undefined_metrics(scores, source.name):
+            reporter.warning(text)
+    return scores
+
+
+def importances_of(
+    model: tf.keras.Model, source: Source, seed: int, reporter: Reporter
+) -> list[FeatureImportance]:
+    """The permutation importance of each feature on a random sample of a data set."""
+    with reporter.phase("computing permutation importance"):
+        predict = scoring.predictor(model, source.schema.labels)
+        layout = models.layout_of(model)
+        return permutation_importance(predict, source, layout=layout, sample_seed=seed)
+
+
+def throughput(examples: int, seconds: float) -> dict[str, float]:
+    """The entries of metrics.json about speed."""
+    return {
+        "examples_per_second": examples / seconds,
+        "examples": examples,
+        "seconds": seconds,
+    }
+
+
+def explain_features_of(
+    trained: TrainedRun,
+    data: str | None,
+    against: str | None,
+    rows: int,
+    reporter: Reporter = SILENT,
+) -> Explanation:
+    """Analyses the features of a finished run.
+
+    Args:
+        trained: the run.
+        data: SOURCE to analyse; None: the evaluation data of the run.
+        against: SOURCE to compare it with, or None.
+        rows: size of the sample for the permutation importance.
+        reporter: is told what happens.
+
+    Raises:
+        UserError: the data have no examples.
+        ValueError: data cannot be read.
+    """
+    source = trained.source(data)
+    other = None if against is None else trained.source(against)
+    sources = [source] if other is None else [source, other]
+    with original_errors(*sources):
+        layout = models.layout_of(trained.model)
+        sample = take_sample(source, rows, layout, trained.facts["seed"])
+        if sample is None:
+            raise UserError(f"{source.name}: has no examples")
+        ids = frequent_sparse_ids(sample, trained.schema)
+        profiles = [_profile(reporter, s, trained, ids) for s in sources]
+        now, before = profiles[0], profiles[-1]
+        leaks = leaking_features(source.blocks(), trained.schema)
+        with reporter.phase("computing permutation importance"):
+            found = explain_features(
+                trained.model, sample, trained.schema, now, before if other else None
+            )
+    return Explanation(
+        found,
+        source.name,
+        other.name if other else None,
+        (now.examples, before.examples if other else 0),
+        len(sample.labels),
+        leaks,
+    )
+
+
+def _profile(reporter: Reporter, source: Source, trained: TrainedRun, ids: list[int]) -> Profile:
+    profile = Profile(trained.schema, ids)
+    with reporter.bar(source.name, None) as bar:
+        for block in source.blocks():
+            profile.add(block)
+            bar.add(len(block))
+    return profile

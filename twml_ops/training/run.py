@@ -1,0 +1,269 @@
+"""Trains and evaluates a model, as its configuration says."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import platform
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import tensorflow as tf
+
+import twml_ops
+from twml_ops import _keras
+from twml_ops._known_categories import KnownCategories
+from twml_ops.analysis import leaking_features, scoring
+from twml_ops.data import Schema, Source, original_errors
+from twml_ops.peers import PeerGroup
+from twml_ops.training.checkpoints import RunCheckpoints
+from twml_ops.training.cluster import check_one_label, cluster_role, differences_to_one_process
+from twml_ops.training.config import AUTO, FORMAT, FORMAT_KEY, RunConfig
+from twml_ops.training.evaluation import importances_of, score_source, throughput
+from twml_ops.training.fit import final_fit, fit_members
+from twml_ops.training.labels import check_balance, labels_of_one_value, training_examples
+from twml_ops.training.model import check_storage, num_weights, with_defaults, with_learning_rate
+from twml_ops.training.model_options import builder_of
+from twml_ops.training.peers import PeerRunner
+from twml_ops.training.reporter import SILENT, Reporter
+from twml_ops.training.results import EpochChoice, History, Member, ModelChoice, RunResult
+from twml_ops.training.runners import LocalRunner, Runner
+from twml_ops.training.selection import check_auto, choose, second_model, with_crosses
+from twml_ops.training.sources import (
+    Holdout,
+    default_holdout,
+    learn_categories,
+    open_pair,
+    parse_all,
+    split,
+)
+from twml_ops.training.trained_run import WarmStart, check_slots
+from twml_ops.training.trials import validation_parts
+
+
+def train(
+    config: RunConfig,
+    data: Source | None = None,
+    eval: Source | None = None,
+    *,
+    reporter: Reporter = SILENT,
+    logs: Path | None = None,
+    checkpoints: RunCheckpoints | None = None,
+    on_model: Callable[[tf.keras.Model], object] = lambda model: None,
+    cluster_runner: Callable[[RunConfig], Runner] | None = None,
+    group: PeerGroup | None = None,
+    asked: RunConfig | None = None,
+    command: str = "",
+) -> RunResult:
+    """Trains and evaluates a model.
+
+    Args:
+        config: configuration of the run.
+        data: training data; None: `config.data` is opened.
+        eval: evaluation data, if `data` are given; None: a part of `data` is held out.
+        reporter: is told what happens.
+        logs: folder for the TensorBoard logs; None: none are written.
+        checkpoints: the checkpoints of the run, if it is trained in this process; None: none are
+            written.
+        on_model: called with the trained model, before it is evaluated.
+        cluster_runner: makes the runner of a cluster, if `config.cluster` is set.
+        group: the ranks of which this process is one; None: it trains without peers.
+        asked: what the user chose, where a cluster or peers may train something else.
+        command: the command that repeats the run, for its facts; empty if there is none.
+
+    Raises:
+        UserError: the configuration is invalid, or the loss became NaN.
+        ValueError: the model is unknown, or data cannot be read.
+    """
+    check_slots(config)
+    check_storage(config)
+    if config.model == AUTO:
+        check_auto(config)
+    start = WarmStart(config) if config.from_run is not None else None
+    runner: Runner | None = None
+    if config.cluster is not None:
+        assert cluster_runner is not None
+        config = with_learning_rate(config)
+        runner = cluster_runner(config)
+        runner.connect()
+    eval_is_given = config.eval is not None or eval is not None
+    data, held_out, holdout = _opened(config, start, data, eval)
+    if cluster_role() != "worker" and (group is None or group.rank == 0):
+        reporter.columns(data)
+    if config.cluster is not None:
+        check_one_label(data.schema.labels)
+    second = second_model(config, data.schema)
+    if config.model != AUTO:
+        config = with_defaults(config, data.schema)
+        builder_of(config.model)  # fails before the examples are read
+    check_balance(config, data.schema)
+    with original_errors(data, held_out), reporter.phase(f"reading {data.name}"):
+        parts = validation_parts(config, data)
+        data = training_examples(config, data)
+        sizes = data.num_examples(), held_out.num_examples()
+        if cluster_role() != "worker":
+            for text in labels_of_one_value(data):
+                reporter.warning(text)
+    reporter.data(data, held_out, sizes)
+    if holdout == "time" and not eval_is_given:
+        reporter.split_in_time(data.schema)
+    differs = None
+    if asked is not None:
+        who = "peers" if config.cluster is None else "a cluster"
+        differs = differences_to_one_process(asked, data.schema, who)
+    if differs is not None and (group.rank == 0 if group else cluster_role() == "chief"):
+        reporter.differs(differs)
+    with original_errors(data, held_out, *(parts or ())):
+        config = with_crosses(config, parts, reporter)
+        examined = parts.validation if parts else held_out
+        leaks: dict[str, float] = {}
+        if cluster_role() != "worker":  # the chief warns of them
+            leaks = leaking_features(examined.blocks(), data.schema)
+        known = None
+        if cluster_role() != "worker":
+            before = KnownCategories.load(Path(config.from_run)) if config.from_run else None
+            known = learn_categories(data, before) if data.schema.categorical else None
+    reporter.leaks(leaks, examined.name)
+    if checkpoints is not None:
+        checkpoints.publish_with(known)
+    if cluster_role() != "worker":
+        with original_errors(held_out), reporter.phase(f"reading {held_out.name}"):
+            parse_all(held_out)
+    if group is not None:
+        config = with_learning_rate(config)
+        runner = PeerRunner(config, logs, reporter, checkpoints, group)
+    choices = choose(config, data, parts, logs, reporter, checkpoints, second)
+    config, choice = choices.config, choices.epochs
+    if runner is None:
+        runner = LocalRunner(config, logs, reporter, checkpoints)
+    with original_errors(data, held_out, *(parts or ())):
+        fit = final_fit(runner, choices, data, held_out, logs, reporter, checkpoints)
+        fitted = fit_members(config, fit, reporter, checkpoints)
+        on_model(fitted.model)
+        scores = score_source(fitted.model, held_out, reporter, sizes[1])
+        importances = importances_of(fitted.model, held_out, config.seed, reporter)
+    histories = [*fitted.members] + ([choice.history] if choice and choice.refit else [])
+    speed = throughput(sum(h.examples for h in histories), sum(h.seconds for h in histories))
+    validation = {"validation_log_loss": choice.log_loss} if choice else {}
+    trained_on = (data.name, sizes[0])
+    if choice and not choice.refit:
+        trained_on = (choice.fit_source, choice.fit_examples)
+    means = scoring.mean_metrics(scoring.metrics_by_label(scores))
+    return RunResult(
+        fitted.model,
+        fitted.history,
+        scores,
+        {**means, **validation, **speed},
+        importances,
+        training_facts(
+            config,
+            data.schema,
+            trained_on,
+            (held_out.name, sizes[1]),
+            fitted.model,
+            choice,
+            fitted.members,
+            choices.model,
+            {"data": examined.name, "features": leaks},
+            fitted.history,
+            differs,
+            None if eval_is_given else holdout,
+            command,
+        ),
+        epoch_choice=choice,
+        known=known,
+    )
+
+
+def _opened(
+    config: RunConfig, start: WarmStart | None, data: Source | None, eval: Source | None
+) -> tuple[Source, Source, Holdout]:
+    """The training data, the evaluation data, and how these would be held out of the others."""
+    if data is None:
+        if eval is not None:
+            raise ValueError("eval: expected data as well, got None")
+        like = start.schema if start else None
+        uses = config.uses if like is None and config.schema_file is None else None
+        data, eval = open_pair(
+            *(config.data, config.eval, like, config.schema_file, uses),
+            start.holdout if start else None,
+        )
+        holdout = start.holdout if start else default_holdout(config.schema_file, data.schema)
+        return data, eval, holdout
+    holdout = start.holdout if start else default_holdout(config.schema_file, data.schema)
+    return (*((data, eval) if eval is not None else split(data, holdout)), holdout)
+
+
+def training_facts(
+    config: RunConfig,
+    schema: Schema,
+    train: tuple[str, int],
+    evaluation: tuple[str, int],
+    model: tf.keras.Model,
+    epoch_choice: EpochChoice | None,
+    members: Sequence[Member],
+    model_choice: ModelChoice | None,
+    leaks: dict[str, Any],
+    history: History,
+    differs: str | None = None,
+    holdout: Holdout | None = None,
+    command: str = "",
+) -> dict[str, Any]:
+    """The content of run.json for a training run: what is needed to repeat and to reopen it.
+
+    Args:
+        config: configuration of the run.
+        schema: the features.
+        train: (name, number of examples) of the data that the model was trained on.
+        evaluation: (name, number of examples) of the evaluation data.
+        model: the model.
+        epoch_choice: how the number of epochs was chosen; None if it was not.
+        members: the models that were trained; more than one for an ensemble.
+        model_choice: how the model was chosen; None if it was not.
+        leaks: the features that alone predict the label, and the data that showed it.
+        history: the record of the training.
+        differs: what one process would train with the same command; None: the same.
+        holdout: how the evaluation data were held out of the data; None: they were given.
+        command: the command that repeats the run, if there is one.
+    """
+    return {
+        FORMAT_KEY: FORMAT,
+        **config.to_json(),
+        "holdout": holdout,
+        "train_source": train[0],
+        "eval_source": evaluation[0],
+        "train_examples": train[1],
+        "eval_examples": evaluation[1],
+        "weights": num_weights(model),
+        "trained_epochs": epoch_choice.epochs if epoch_choice else config.fixed_epochs,
+        "epoch_choice": epoch_choice and epoch_choice.facts(),
+        "model_choice": model_choice and model_choice.facts(),
+        "leaks": leaks,
+        "differs": differs,
+        "parsed_bytes": history.parsed_bytes or None,
+        "data_bytes": history.data_bytes or None,
+        "speeds": history.speeds and history.speeds._asdict(),
+        "members": [m._asdict() for m in members] if len(members) > 1 else None,
+        "schema": dataclasses.asdict(schema),
+        **provenance(command),
+    }
+
+
+def provenance(command: str) -> dict[str, Any]:
+    """The command of a run, the current time and the versions of what computes a result."""
+    return {
+        "command": command,
+        "finished": datetime.datetime.now().astimezone().isoformat(" ", "seconds"),
+        "versions": versions(),
+    }
+
+
+def versions() -> dict[str, str]:
+    """The versions of what computes a result."""
+    return {
+        "twml_ops": twml_ops.__version__,
+        "tensorflow": tf.__version__,
+        "keras": _keras.VERSION,
+        "python": platform.python_version(),
+    }
