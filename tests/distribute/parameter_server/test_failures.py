@@ -76,6 +76,7 @@ def test_only_workers_that_were_in_the_run_before_start_generations_of_queues(ou
     assert killed["0"] == killed["1"] > 1
 
 
+@pytest.mark.one_tf
 def test_a_stopped_worker_does_not_delay_asynchronous_training(outcome):
     slow = outcome("slow")
     assert slow["deaths"] == []
@@ -85,6 +86,7 @@ def test_a_stopped_worker_does_not_delay_asynchronous_training(outcome):
     assert slow["own"]["0"] + slow["own"]["1"] <= 61
 
 
+@pytest.mark.one_tf
 def test_bounded_staleness_is_never_exceeded(outcome):
     bounded = outcome("bounded")
     # The chief has timed out after 2 steps more than the other worker and one in progress.
@@ -94,6 +96,7 @@ def test_bounded_staleness_is_never_exceeded(outcome):
     assert bounded["step"] >= 30
 
 
+@pytest.mark.one_tf
 def test_training_survives_a_killed_worker_and_a_killed_server(outcome):
     killed = outcome("killed")
     assert "hang" not in killed
@@ -102,6 +105,7 @@ def test_training_survives_a_killed_worker_and_a_killed_server(outcome):
     assert killed["final"] < 0.69  # the initial loss
 
 
+@pytest.mark.one_tf
 def test_an_unreachable_server_is_an_error_and_the_result_is_the_same(outcome):
     unreachable = outcome("unreachable")
     assert_same_end(unreachable, outcome("undisturbed"))
@@ -118,11 +122,13 @@ def test_a_synchronous_run_that_is_killed_five_times_reaches_the_same_bits(outco
     assert killed["weights"] == undisturbed["weights"]
 
 
+@pytest.mark.one_tf
 def test_several_steps_of_a_call_are_the_same_steps(outcome):
     assert outcome("several steps")["deaths"] == []
     assert outcome("several steps")["weights"] == outcome("no kills")["weights"]
 
 
+@pytest.mark.one_tf
 def test_servers_in_workers_reach_the_same_bits_when_they_are_killed(outcome):
     killed = outcome("servers in workers")
     assert "hang" not in killed
