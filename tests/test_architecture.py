@@ -309,7 +309,8 @@ FOREIGN = (
     r"MPI_\w+|preload_app|MultiInference|HandleReloadConfigRequest|bag_NAME_\w+|rcv1_train\.svm"
 )
 FOREIGN += r"|on_cpu|criteo_random|\w+\.(json|txt|yaml|md)"
-# Metrics of the server whose names are composed, and pages about names of another package and of earlier versions.
+# Metrics of the server whose names are composed, and pages about names of another package and of
+# earlier versions.
 FOREIGN += r"|twml_serving_\w+"
 OTHER_PACKAGE = {"migrate.md", "removed.md"}
 
