@@ -147,7 +147,7 @@ def learn_hash_of(options: HashOptions, out: Path, overwrite: bool = False) -> N
 
 def _learned(options: HashOptions) -> tuple[list[str], research.LearnedHash]:
     """The names of the fields, and their hash."""
-    from twml_ops import models
+    from twml_ops import models, research
     from twml_ops.data import open_source, original_errors
     from twml_ops.training.sources import LARGE_BATCH_SIZE
 
