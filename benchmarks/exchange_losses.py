@@ -40,7 +40,7 @@ def main(
     text = f"{tables.machine(about)}\n\n{tables.markdown(header, rows)}\n\n{seeds} seeds."
     print(text)
     if docs is not None:
-        files = docs / "exchange_losses.json", docs / "parameter_server.md"
+        files = tables.results_file(docs, "exchange_losses.json"), docs / "parameter_server.md"
         result = {"about": about, "losses": found}
         tables.record(result, *files, {"exchange_losses": text}, "benchmarks/exchange_losses.py")
 

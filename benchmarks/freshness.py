@@ -35,7 +35,7 @@ import tensorflow as tf
 from matplotlib.figure import Figure
 from pyarrow import csv
 
-from benchmarks import machine
+from benchmarks import machine, tables
 from twml_ops import _keras, metrics, models
 from twml_ops.data import Source, open_source
 from twml_ops.training.model import learning_rate_of, make_optimizer
@@ -231,7 +231,7 @@ def main() -> None:
     runs = {str(seed): measure(options.days, seed) for seed in options.seeds}
     print(summary(runs))
     if options.json:
-        options.json.write_text(json.dumps({"machine": about, "seeds": runs}, indent=1) + "\n")
+        tables.write_results(options.json, {"machine": about, "seeds": runs})
     if options.plot:
         draw(runs, options.plot)
 

@@ -8,7 +8,6 @@ batches mean fewer steps.
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -158,7 +157,7 @@ def main(
 
 def write(result: dict[str, Any], docs: Path) -> None:
     """Writes the raw results, the plot, and the section of the guide."""
-    (docs / "large_batches.json").write_text(json.dumps(result, indent=1) + "\n")
+    tables.write_results(tables.results_file(docs, "large_batches.json"), result)
     draw(result, docs / "img" / "large_batches.png")
     section = markdown(result)
     tables.insert(

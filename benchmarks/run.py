@@ -165,14 +165,13 @@ def write(raw: dict[str, Any], docs: Path) -> None:
 
 
 def _load(docs: Path) -> dict[str, Any]:
-    path = docs / "performance.json"
+    path = tables.results_file(docs, "performance.json")
     raw: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
     return raw
 
 
 def _save(raw: dict[str, Any], docs: Path) -> None:
-    docs.mkdir(parents=True, exist_ok=True)
-    (docs / "performance.json").write_text(json.dumps(raw, indent=1) + "\n")
+    tables.write_results(tables.results_file(docs, "performance.json"), raw)
 
 
 def _progress_log() -> Log:

@@ -24,6 +24,7 @@ MODEL_TITLES = {
     "adagrad": "Adagrad",
     "lazy_adam": "LazyAdam; the stock models: Keras' Adam",
 }
+MOST_CHARACTERS = 400  # of a line of results that has records in it
 STOCK, BY_HAND = "TF ", "by hand"
 SUBSTITUTES = (
     "TF and torch have no row-wise Adagrad; these rows show their element-wise Adagrad. TF has no "
@@ -51,6 +52,56 @@ def insert(document: Path, name: str, text: str, by: str = "benchmarks/run.py") 
     document.write_text(new if found else f"{old.rstrip()}\n\n{section}\n")
 
 
+def results_file(docs: Path, name: str) -> Path:
+    """Where a benchmark has the results of its tables.
+
+    Args:
+        docs: the folder of the pages.
+        name: the name of the file.
+
+    Returns:
+        A file of benchmarks/results for the pages of this repository; for others one beside them.
+    """
+    root = Path(__file__).resolve().parents[1]
+    return (root / "benchmarks/results" if docs.resolve() == root / "docs" else docs) / name
+
+
+def result_lines(found: Any, indent: str = "") -> str:
+    """JSON with a record a line: what has only values, or is short, is not broken.
+
+    Args:
+        found: what JSON can have.
+        indent: the spaces before the lines that follow the first one.
+
+    Returns:
+        The text.
+    """
+    line = json.dumps(found)
+    inner = list(found.values()) if isinstance(found, dict) else found
+    if not isinstance(inner, list) or not any(isinstance(v, dict | list) for v in inner):
+        return line
+    if indent and len(line) <= MOST_CHARACTERS:
+        return line
+    deeper = f"{indent} "
+    names = (
+        [f"{json.dumps(str(n))}: " for n in found] if isinstance(found, dict) else [""] * len(inner)
+    )
+    lines = [n + result_lines(v, deeper) for n, v in zip(names, inner, strict=True)]
+    first, last = "{}" if isinstance(found, dict) else "[]"
+    return f"{first}\n{deeper}" + f",\n{deeper}".join(lines) + f"\n{indent}{last}"
+
+
+def write_results(path: Path, found: dict[str, Any]) -> None:
+    """Writes results.
+
+    Args:
+        path: the JSON file.
+        found: the results.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(result_lines(found) + "\n")
+
+
 def record(
     found: dict[str, Any],
     json_file: Path | None,
@@ -68,7 +119,7 @@ def record(
         by: the script that generates them.
     """
     if json_file is not None:
-        json_file.write_text(json.dumps(found, indent=2) + "\n")
+        write_results(json_file, found)
     if page is not None:
         for name, text in sections.items():
             insert(page, name, text, by)

@@ -6,7 +6,7 @@
 The policy is a dense net that gives the probability of a push to the right. It is trained by the
 cross-entropy method (Rubinstein and Kroese, "The Cross-Entropy Method", 2004): each epoch plays
 episodes with random actions of the policy and fits the policy to the actions of the longest ones.
-`callbacks.SnapshotEnsemble` takes snapshots in one call of `fit`, as in a model of clicks.
+`research.SnapshotEnsemble` takes snapshots in one call of `fit`, as in a model of clicks.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import gymnasium
 import numpy as np
 import tensorflow as tf
 
-from twml_ops import callbacks
+from twml_ops import research
 
 ENVIRONMENT = "CartPole-v1"
 OBSERVATIONS = 4
@@ -77,7 +77,7 @@ def elite_batches(
 
 
 def train(
-    epochs: int, episodes: int, seed: int, snapshots: callbacks.SnapshotEnsemble | None = None
+    epochs: int, episodes: int, seed: int, snapshots: research.SnapshotEnsemble | None = None
 ) -> tf.keras.Model:
     """A trained policy.
 
@@ -117,14 +117,14 @@ def run(
         episodes: the episodes of an epoch.
         evaluated: number of episodes of the evaluation.
         num_snapshots: the number of snapshots of the ensemble.
-        perturbation: see `callbacks.SnapshotEnsemble`.
+        perturbation: see `research.SnapshotEnsemble`.
         seed: of both trainings.
 
     Returns:
         The mean length of an episode by policy.
     """
     found = {"a single run": mean_length(train(epochs, episodes, seed), evaluated)}
-    snapshots = callbacks.SnapshotEnsemble(num_snapshots, "cyclic", perturbation)
+    snapshots = research.SnapshotEnsemble(num_snapshots, "cyclic", perturbation)
     train(epochs, episodes, seed, snapshots)
     lengths = [mean_length(member, evaluated) for member in snapshots.members()]
     found["mean of the snapshots"] = float(np.mean(lengths))

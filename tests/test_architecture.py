@@ -16,32 +16,34 @@ ROOT = Path(__file__).resolve().parents[1]
 # "" is twml_ops/__init__.py. Each line names the rooms that a room imports, all of them on lines
 # further down, so that there is no cycle. A room that the list does not name is an error.
 ARROWS = {
-    "cli": "report training analysis export serving tpu distribute search models peers layers "
+    "cli": "report training analysis export serving tpu distribute research models peers layers "
     "optimizers checkpoint data planning selfcheck _known_categories _keras _child _terminal "
     "_deferred_imports _garbage_collection _startup_log ''",
     "report": "training analysis export layers data planning",
     "training": "analysis export distribute models peers layers optimizers placement checkpoint "
     "data planning _known_categories _keras _publish _scorer ''",
-    "callbacks": "models placement _keras",
-    "search": "models layers optimizers data",
     "selfcheck": "core ops _keras _startup_log ''",
     "analysis": "layers metrics data _batch ops _core _keras",
     "tpu": "layers optimizers placement _batch ops _keras",
     "distribute": "checkpoint layers optimizers placement ops peers planning _keras _child",
     "estimator": "export checkpoint optimizers ops",
     "serving": "core _scorer _raw_columns _known_categories",
+    # No package below imports it: they ask _research.py.
+    "research": "export models layers optimizers data placement ops _category_keys _keras _publish",
     "export": "models checkpoint data layers ops ops.stock core _scorer _category_hash "
-    "_known_categories _keras _publish",
-    "models": "data layers placement _batch ops _keras",
+    "_known_categories _research _keras _publish",
+    "models": "data layers placement _batch ops _research _keras",
     "checkpoint": "layers optimizers data placement ops core _keras _publish",
     "planning": "",
     "peers": "core _child",
     "data": "core _category_hash",
     "metrics": "_keras",
-    "layers": "placement _batch core _category_hash _category_keys ops _keras _publish _terminal",
-    "optimizers": "placement ops ops.stock _keras",
+    "layers": "placement _batch core _category_hash _category_keys ops _research _keras _publish "
+    "_terminal",
+    "optimizers": "placement ops ops.stock _research _keras",
     "placement": "ops _keras",
     "_batch": "ops _keras",
+    "_research": "_keras",
     "ops": "ops.xla ops.stock core _keras",
     "ops.xla": "ops.stock",
     "ops.stock": "core",
@@ -186,6 +188,29 @@ def test_every_allowed_arrow_is_there():
     assert allowed() - set(arrows_of(GRAPH)) == set()
 
 
+def test_only_the_door_and_commands_name_the_module_of_research():
+    """Others ask the door, so `import twml_ops.models` imports no published method."""
+    found = {
+        room_of(name)
+        for name, path in MODULES.items()
+        if any(w.startswith("twml_ops.research") for w in texts_of(path))
+    }
+    assert found - {"cli"} == {"research", "_research"}
+
+
+def texts_of(path):
+    """The strings and the imported modules of a file, other than docstrings."""
+    tree = ast.parse(path.read_text())
+    prose = {id(n.value) for n in ast.walk(tree) if isinstance(n, ast.Expr)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in prose:
+            yield node.value
+        elif isinstance(node, ast.ImportFrom):
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+        elif isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+
+
 def test_no_modules_import_each_other_in_a_circle():
     assert cycle_in(GRAPH) is None
 
@@ -284,9 +309,10 @@ FOREIGN = (
     r"MPI_\w+|preload_app|MultiInference|HandleReloadConfigRequest|bag_NAME_\w+|rcv1_train\.svm"
 )
 FOREIGN += r"|on_cpu|criteo_random|\w+\.(json|txt|yaml|md)"
-# Metrics of the server whose names are composed, and a page about the names of another package.
+# Metrics of the server whose names are composed, and pages about names of another package and of
+# earlier versions.
 FOREIGN += r"|twml_serving_\w+"
-OTHER_PACKAGE = {"migrate.md"}
+OTHER_PACKAGE = {"migrate.md", "removed.md"}
 
 
 @functools.cache

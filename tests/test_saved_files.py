@@ -25,7 +25,7 @@ from tests.checkpoint import training
 from tests.fixtures import cases
 from tests.fixtures.calculations import CALCULATIONS
 from tests.trained_runs import write_criteo
-from twml_ops import core, layers, metrics, models, optimizers
+from twml_ops import _research, core, layers, metrics, models, optimizers
 from twml_ops._keras import KERAS_3
 from twml_ops.checkpoint import CheckpointManager, restore, variables_of
 from twml_ops.cli import main
@@ -123,6 +123,23 @@ def test_a_model_predicts_what_it_did_when_it_was_saved(name):
 @pytest.mark.parametrize("name", cases.OPTIMIZERS)
 def test_training_goes_on_where_the_file_left_it(name):
     same(cases.weights_after_a_step(load(OURS, name)), EXPECTED[OURS][name], LIKE_ADAM)
+
+
+@pytest.mark.parametrize("name", ["dhen_blocks", "shampoo"])
+def test_files_of_research_need_no_import_of_it(name, monkeypatch):
+    registered = tf.keras.utils.get_custom_objects()
+    kept = {n: registered[f"Twml>{n}"] for n in _research.KERAS_CLASSES}
+    for each in kept:
+        monkeypatch.delitem(registered, f"Twml>{each}")
+    _research.register_keras_classes()
+    assert not any(registered[f"Twml>{n}"] is cls for n, cls in kept.items())
+    model = load(OURS, name)
+    for each, cls in kept.items():
+        monkeypatch.setitem(registered, f"Twml>{each}", cls)
+    if name == "shampoo":
+        same(cases.weights_after_a_step(model), EXPECTED[OURS][name], LIKE_ADAM)
+    else:
+        same(cases.predictions(model, cases.DENSE), EXPECTED[OURS][name])
 
 
 def test_compiled_metrics_come_back():

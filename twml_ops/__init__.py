@@ -16,7 +16,6 @@ __version__ = "0.1.0"
 _SUBMODULES = (
     *(
         "analysis",
-        "callbacks",
         "checkpoint",
         "cli",
         "core",
@@ -34,7 +33,7 @@ _SUBMODULES = (
         "placement",
         "peers",
         "planning",
-        "search",
+        "research",
         "tpu",
         "training",
     ),

@@ -55,9 +55,7 @@ def main(
     every: Annotated[
         int, typer.Option(min=1, help="exchange_every of the cluster, a divisor of --together.")
     ] = 1,
-    docs: Annotated[
-        Path | None, typer.Option(help="Folder of performance.md and cluster_cost.json.")
-    ] = None,
+    docs: Annotated[Path | None, typer.Option(help="Folder of performance.md.")] = None,
 ) -> None:
     """Prints the table."""
     about = machine.describe(machine.command_line("benchmarks.cluster_cost"))
@@ -85,7 +83,7 @@ def main(
     text += "." if every == 1 else f", with an exchange every {every} steps."
     print(text)
     if docs is not None:
-        files = docs / "cluster_cost.json", docs / "performance.md"
+        files = tables.results_file(docs, "cluster_cost.json"), docs / "performance.md"
         result = {"about": about, "milliseconds": results}
         tables.record(result, *files, {"cluster_cost": text}, "benchmarks/cluster_cost")
 

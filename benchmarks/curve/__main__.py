@@ -54,9 +54,7 @@ def main(
         ),
     ] = False,
     show: Annotated[bool, typer.Option(help="List the cells and exit.")] = False,
-    docs: Annotated[Path, typer.Option(help="Folder of curve.json and performance.md.")] = Path(
-        "docs"
-    ),
+    docs: Annotated[Path, typer.Option(help="Folder of performance.md.")] = Path("docs"),
 ) -> None:
     """Measures the cells that have no result, each of which is written immediately."""
     every = learning_cells() if losses else cells()
@@ -68,7 +66,7 @@ def main(
     if reason is not None:
         print(f"benchmarks.curve: {reason}", file=sys.stderr)
         raise SystemExit(1)
-    file = docs / "curve.json"
+    file = tables.results_file(docs, "curve.json")
     share = default_share() if share is None else share
     limits = Limits(share, 1000 * quota_ms, tuple(spare_cores))
     found = load(file, share)
@@ -77,7 +75,7 @@ def main(
         found["costs"], found["jobs"] = measured_costs(), described_jobs()
         cores = os.sched_getaffinity(0)
         found["wire"] = more_seconds(WIRE * 1e9 / 8 * share, cores)
-        file.write_text(json.dumps(found, indent=2) + "\n")
+        tables.write_results(file, found)
         return
     import_tensorflow()
     with signals_as_exits() as check_signals:

@@ -38,7 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Runs the measurements that the arguments name."""
     parser = argparse.ArgumentParser(description="Measures peer-to-peer training.")
     parser.add_argument("part", nargs="?", choices=("all", "tears", *PARTS), default="all")
-    parser.add_argument("--docs", type=Path, help="folder of performance.md and peers.json")
+    parser.add_argument("--docs", type=Path, help="folder of performance.md")
     parser.add_argument("--ranks", type=int, default=2, help="with tears")
     parser.add_argument("--transport", choices=("shared", "tcp"), default="shared")
     parser.add_argument("--messages", type=int, default=1_000_000, help="with tears")
@@ -61,9 +61,13 @@ def measure(parts: Sequence[str], docs: Path | None) -> None:
 
     Args:
         parts: names of the measurements.
-        docs: folder of performance.md and peers.json; None: nothing is written.
+        docs: folder of performance.md; None: nothing is written.
     """
-    files = (None, None) if docs is None else (docs / "peers.json", docs / "performance.md")
+    files = (
+        (None, None)
+        if docs is None
+        else (tables.results_file(docs, "peers.json"), docs / "performance.md")
+    )
     result: dict[str, Any] = {}
     if files[0] is not None and files[0].exists():
         result = json.loads(files[0].read_text())

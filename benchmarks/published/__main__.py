@@ -33,6 +33,7 @@ from benchmarks.quality import data_sets
 from benchmarks.quality.results import Results
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
+RESULTS = tables.results_file(DOCS, "published.json")
 PARTS: dict[str, Any] = {
     "dhen": dhen,
     "shampoo": shampoo,
@@ -62,10 +63,9 @@ def main(
     folder: Annotated[
         Path, typer.Option(help="Folder of the files of criteo.")
     ] = data_sets.DEFAULT_FOLDER,
-    results: Annotated[Path, typer.Option(help="JSON file of the results.")] = DOCS
-    / "published.json",
+    results: Annotated[Path, typer.Option(help="JSON file of the results.")] = RESULTS,
 ) -> None:
-    """Measures what the results do not have yet, and writes the tables beside them."""
+    """Measures what the results do not have yet, and writes the tables to the page."""
     machine.limit_threads(threads)
     console, found = Console(), Results(results)
     command, settings = "python -m benchmarks.published", Settings(epochs, batch_size)
@@ -81,7 +81,8 @@ def main(
                     found.content["data"][key] = {**_describe(task), **settings._asdict()}
                     found.add(key, contender, seed, metrics)
                     console.print(f"{key}, seed {seed}: {contender}", highlight=False)
-    document = results.with_suffix(".md")
+    own = results == RESULTS
+    document = DOCS / "published.md" if own else results.with_suffix(".md")
     claims = {name: module.CLAIM for name, module in PARTS.items()}
     comparisons = {n: getattr(module, "COMPARISONS", ()) for n, module in PARTS.items()}
     text = page.page(found.content, claims, comparisons)

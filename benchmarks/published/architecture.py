@@ -20,8 +20,9 @@ from benchmarks.published.task import (
     predict,
 )
 from benchmarks.quality.cpu_time import cpu_seconds
-from twml_ops import models, optimizers, search
+from twml_ops import models, optimizers
 from twml_ops.data import split_for_validation
+from twml_ops.research import architecture_search as search
 
 CLAIM = (
     "Krishna et al. 2021 search the layers and tables of a DLRM differentiably. The bar is ours: "

@@ -21,14 +21,14 @@ from benchmarks.published.task import (
     missing_trials,
     regularized,
 )
-from twml_ops import layers, models, optimizers
+from twml_ops import models, optimizers, research
 
 CLAIM = (
     "Zhang et al. 2022: 0.27 % less normalized entropy than the best baseline, 1.2 × its training "
     "throughput."
 )
 DATA = ("mixed", "criteo", "flights")
-ALL = tuple(layers.DHEN_MODULES)
+ALL = tuple(research.DHEN_MODULES)
 _VECTORS = {"trees": False, "statistics": False, "crosses": ()}
 DHEN: dict[str, tuple[str, dict[str, Any]]] = {
     "DHEN, all modules": ("dhen", {"modules": ALL}),

@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from benchmarks.published.hash_data import SMALL, Data, embedding, model_of, read, train
 from benchmarks.published.task import Done, Measured, Settings, Task
-from twml_ops import layers, ops
+from twml_ops import layers, ops, research
 
 UNITS, TEACHER_UNITS = 16, 8
 """Widths of the vectors that are compared, and of those that are clustered."""
@@ -156,10 +156,10 @@ def _quotient_remainder(setting: Setting) -> Vectors:
 def _learned(setting: Setting, own_share: float, cluster_share: float) -> Vectors:
     teacher = setting.teacher()
     plans = [
-        layers.plan_hash(_ROW * rows, UNITS, ids, own_share, cluster_share)
+        research.plan_hash(_ROW * rows, UNITS, ids, own_share, cluster_share)
         for rows, ids in zip(setting.budgets, teacher.counts.distinct(MIN_COUNT), strict=True)
     ]
-    learned = layers.LearnedHash(len(plans))
+    learned = research.LearnedHash(len(plans))
     learned.learn(teacher.counts, teacher.categories, teacher.embedding, plans, setting.seed)
 
     def vectors(ids: Any) -> Any:

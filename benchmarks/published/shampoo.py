@@ -30,7 +30,7 @@ from benchmarks.published.task import (
     normalized_entropy,
     predict,
 )
-from twml_ops import models, optimizers
+from twml_ops import models, optimizers, research
 
 CLAIM = (
     "Shi et al. 2023: fewer steps than the tuned diagonal optimizer to its loss, at most 10 % more "
@@ -51,7 +51,7 @@ DIAGONAL: dict[str, Callable[[float], Any]] = {
 
 def shampoo(rate: float, frequency: int = FREQUENCY) -> Any:
     """The optimizer of the dense weights that is compared."""
-    return optimizers.Shampoo(
+    return research.Shampoo(
         rate,
         precondition_frequency=frequency,
         start_preconditioning_step=frequency,

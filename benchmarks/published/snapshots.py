@@ -28,8 +28,8 @@ from benchmarks.published.task import (
     regularized,
 )
 from twml_ops import models, optimizers
-from twml_ops.callbacks import SnapshotEnsemble
-from twml_ops.callbacks.snapshot_ensemble import Combination, Schedule
+from twml_ops.research import SnapshotEnsemble
+from twml_ops.research.snapshot_ensemble import Combination, Schedule
 from twml_ops.training.callbacks import WeightAveraging
 
 CLAIM = (

@@ -28,6 +28,7 @@ from benchmarks.quality.peer import Peer
 from benchmarks.quality.results import Results
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
+RESULTS = tables.results_file(DOCS, "quality.json")
 DATA = ["criteo", "flights", "a9a"]
 CONTENDERS = ["train", "train --model auto", "train --ensemble 5", *peers.names()]
 LIBRARIES = ("tensorflow-cpu", "keras", "scikit-learn", "lightgbm", "catboost")
@@ -49,8 +50,7 @@ def main(
     folder: Annotated[
         Path, typer.Option(help="Folder of the files of criteo and a9a.")
     ] = data_sets.DEFAULT_FOLDER,
-    results: Annotated[Path, typer.Option(help="JSON file of the results.")] = DOCS
-    / "quality.json",
+    results: Annotated[Path, typer.Option(help="JSON file of the results.")] = RESULTS,
     again: Annotated[bool, typer.Option("--again", help="Measure these contenders again.")] = False,
 ) -> None:
     """Measures what the results do not have yet, and writes the page beside them."""
@@ -62,7 +62,8 @@ def main(
         for name in contender:
             session.measure(name, again)
     found.write()
-    document = results.with_suffix(".md")
+    own = results == RESULTS
+    document = DOCS / "quality.md" if own else results.with_suffix(".md")
     tables.insert(document, "tables", page.page(found.content), "python -m benchmarks.quality")
     console.print(page.page(found.content), markup=False, highlight=False, soft_wrap=True)
 

@@ -7,6 +7,8 @@ import os
 from pathlib import Path
 from typing import Any
 
+from benchmarks import tables
+
 
 class Results:
     """What has been measured so far.
@@ -54,6 +56,5 @@ class Results:
     def write(self) -> None:
         """Replaces the file."""
         partial = self._path.with_suffix(".partial")
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        partial.write_text(json.dumps(self.content, indent=1) + "\n")
+        tables.write_results(partial, self.content)
         os.replace(partial, self._path)

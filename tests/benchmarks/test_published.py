@@ -7,7 +7,7 @@ import pytest
 from benchmarks.published import __main__ as published
 from benchmarks.published import architecture, dhen, hashes, shampoo, snapshots
 from benchmarks.published.task import TRIAL, TUNING_SEED, Settings, open_task
-from twml_ops import search
+from twml_ops.research import architecture_search as search
 
 
 @pytest.fixture

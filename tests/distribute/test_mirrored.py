@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 from tests.distribute.conftest import copies, ragged_batch, replicas_of
-from twml_ops import distribute, layers, ops, optimizers
+from twml_ops import distribute, layers, ops, optimizers, research
 from twml_ops._keras import KERAS_3
 
 N, D, B, STEPS = 200, 8, 16, 4
@@ -176,14 +176,14 @@ def test_replicas_with_a_learned_hash_train_as_one(pair):
     known.adapt_from_counts(counts)
     vectors = layers.FieldEmbedding(known.num_rows, 2)
     vectors.build()
-    learned = layers.LearnedHash(2)
-    learned.learn(counts, known, vectors, [layers.HashPlan(2, 2, 3, 5)] * 2)
+    learned = research.LearnedHash(2)
+    learned.learn(counts, known, vectors, [research.HashPlan(2, 2, 3, 5)] * 2)
     labels = (ids[:, :1] % 2).astype(np.float32)
 
     def trained(strategy):
         with strategy.scope() if strategy else contextlib.nullcontext():
             inputs = tf.keras.Input((2,), dtype="int64")
-            rows = layers.LearnedHash.from_config(learned.get_config())
+            rows = research.LearnedHash.from_config(learned.get_config())
             initializer = tf.keras.initializers.RandomNormal(seed=1)
             table = layers.FieldEmbedding(
                 learned.num_rows, 1, pooling="sum", embeddings_initializer=initializer

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from twml_ops import layers, models
+from twml_ops import layers, models, research
 from twml_ops._keras import KERAS_3
 
 N, ROWS, WIDTH = 12, 8, 3
@@ -166,7 +166,7 @@ def _learned(seed):
     counts = known.new_counts()
     known.count(counts, ids)
     known.adapt_from_counts(counts)
-    layer = layers.LearnedHash(WIDTH)
+    layer = research.LearnedHash(WIDTH)
     keys, number = np.unique(counts.state()["keys"]), WIDTH
     state = {
         "keys": np.concatenate([[-1], keys]),
@@ -214,10 +214,10 @@ CASES: dict[str, Case] = {
         tf.constant(VALUES),
     ),
     "DHENBlock": Case(
-        lambda seed: layers.DHENBlock(list(layers.DHEN_MODULES), 2), tf.constant(VECTORS)
+        lambda seed: research.DHENBlock(list(research.DHEN_MODULES), 2), tf.constant(VECTORS)
     ),
     "DHENBlock_weighted": Case(
-        lambda seed: layers.DHENBlock(["dot", layers.FieldCross(3)], 3, "weighted"),
+        lambda seed: research.DHENBlock(["dot", research.FieldCross(3)], 3, "weighted"),
         tf.constant(VECTORS),
     ),
     "DotInteraction": Case(lambda seed: layers.DotInteraction(), tf.constant(VECTORS)),
@@ -335,7 +335,7 @@ CASES: dict[str, Case] = {
 def public_layers():
     """The names of the public layers that can be made."""
     found = set()
-    for module in (layers, models):
+    for module in (layers, models, research):
         for name in module.__all__:
             member = getattr(module, name)
             is_layer = isinstance(member, type) and issubclass(member, tf.keras.layers.Layer)

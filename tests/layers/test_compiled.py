@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 from tests.pairwise import on_both, pairwise
-from twml_ops import layers, ops
+from twml_ops import layers, ops, research
 from twml_ops.models import HashedIds
 from twml_ops.ops.hash import hash_keys
 
@@ -179,8 +179,8 @@ def test_learned_hash():
     rows.adapt_from_counts(counts)
     vectors = layers.FieldEmbedding(rows.num_rows, 2)
     vectors.build()
-    layer = layers.LearnedHash(3)
-    layer.learn(counts, rows, vectors, [layers.HashPlan(3, 2, 2, 3)] * 3)
+    layer = research.LearnedHash(3)
+    layer.learn(counts, rows, vectors, [research.HashPlan(3, 2, 2, 3)] * 3)
     assert len(np.unique(layer(ids))) > 4
     np.testing.assert_array_equal(compiled(layer)(ids), layer(ids))
 

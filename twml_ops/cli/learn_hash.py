@@ -14,7 +14,7 @@ from twml_ops.training.errors import UserError
 if TYPE_CHECKING:
     import tensorflow as tf
 
-    from twml_ops import layers
+    from twml_ops import research
     from twml_ops.data import Source
 
 
@@ -127,7 +127,7 @@ def learn_hash_of(options: HashOptions, out: Path, overwrite: bool = False) -> N
     """
     from rich.markup import escape
 
-    from twml_ops import layers
+    from twml_ops import research
     from twml_ops.cli.terminal import make_console
     from twml_ops.training.run_folder import new_file, write_result
 
@@ -137,7 +137,7 @@ def learn_hash_of(options: HashOptions, out: Path, overwrite: bool = False) -> N
         raise UserError('learn-hash needs scikit-learn: pip install "twml_ops[calibrate]"') from e
     with new_file(out, overwrite) as file:
         names, learned = _learned(options)
-        write_result(file, out, lambda path: layers.save_hash(learned, names, path))
+        write_result(file, out, lambda path: research.save_hash(learned, names, path))
     make_console().print(
         f"[bold]written[/]  {escape(str(out))}: {len(names)} fields, {sum(learned.num_rows):,} "
         f"rows",
@@ -145,9 +145,9 @@ def learn_hash_of(options: HashOptions, out: Path, overwrite: bool = False) -> N
     )
 
 
-def _learned(options: HashOptions) -> tuple[list[str], layers.LearnedHash]:
+def _learned(options: HashOptions) -> tuple[list[str], research.LearnedHash]:
     """The names of the fields, and their hash."""
-    from twml_ops import models
+    from twml_ops import models, research
     from twml_ops.data import open_source, original_errors
     from twml_ops.training.sources import LARGE_BATCH_SIZE
 
@@ -160,7 +160,7 @@ def _learned(options: HashOptions) -> tuple[list[str], layers.LearnedHash]:
         source.num_examples()
         batches = source.dataset(LARGE_BATCH_SIZE, layout=models.layout_of(build))
         model = _trained(source, batches, options)
-        learned = models.learn_hash(
+        learned = research.learn_hash(
             model,
             source.schema,
             batches,

@@ -25,8 +25,8 @@ from twml_ops.training.errors import UserError
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from twml_ops import search as architectures
-    from twml_ops.search import Epoch, SearchResult
+    from twml_ops.research import architecture_search as architectures
+    from twml_ops.research.architecture_search import Epoch, SearchResult
 
 LIST = "INTEGERS"
 
@@ -186,8 +186,8 @@ def search_to_file(
         UserError: an option is wrong, `out` cannot be written, or there are no validation data.
         DataError: data cannot be read.
     """
-    from twml_ops import search as architectures
     from twml_ops.cli.terminal import make_console
+    from twml_ops.research import architecture_search as architectures
     from twml_ops.training.run_folder import new_file, write_json, write_result
 
     if config.validation == "none":
@@ -220,10 +220,10 @@ def _search(
     from rich.markup import escape
 
     from twml_ops import models
-    from twml_ops import search as architectures
     from twml_ops.cli.reporter import ConsoleReporter
     from twml_ops.cli.terminal import make_console
     from twml_ops.data import original_errors
+    from twml_ops.research import architecture_search as architectures
     from twml_ops.training.sources import open_pair
     from twml_ops.training.trials import validation_parts
 
@@ -234,7 +234,7 @@ def _search(
         parts = validation_parts(config, data)
     if parts is None:
         raise UserError("there are no validation data to search with: use another --validation")
-    layout = models.layout_of(models.dhen)
+    layout = models.layout_of(models.get("dhen"))
     batches, held_out = (
         part.dataset(config.batch_size, shuffle=True, seed=config.seed, layout=layout)
         for part in parts
@@ -256,7 +256,7 @@ def _search(
 
 
 def _space(config: RunConfig, choices: Choices) -> architectures.SearchSpace:
-    from twml_ops import search as architectures
+    from twml_ops.research import architecture_search as architectures
 
     fixed = dict(config.model_options)
     dropout = {"dropout": fixed.pop("dropout")} if "dropout" in fixed else {}

@@ -12,12 +12,12 @@ import tensorflow as tf
 
 from twml_ops import layers
 from twml_ops._keras import LayerCall, input_specs, layer_calls, symbolic_inputs, symbolic_outputs
+from twml_ops._research import scorer_layers
 from twml_ops.data import Schema
 from twml_ops.export.model_inputs import ModelInputs
 from twml_ops.export.raw_columns import RawColumns
 from twml_ops.export.scorer_fields import FIELD_LAYERS
 from twml_ops.export.scorer_files import write_scorer
-from twml_ops.export.scorer_interactions import INTERACTION_LAYERS
 from twml_ops.export.scorer_program import Batch, CompileLayer, Dense, Part, Program
 from twml_ops.export.scorer_strings import hash_strings
 from twml_ops.export.tables import RowFormat
@@ -100,7 +100,9 @@ def scorer_program(
         raise ValueError(f"model {model.name!r} must be functional or sequential")
     ModelInputs(model)  # refuses names that collide
     raw = None if schema is None else RawColumns(schema, layout_of(model))
-    program = Program(tables, input_specs(model), _LAYERS, values or Values())
+    # A layer of research comes before the class that it extends.
+    known = {**scorer_layers(), **_LAYERS}
+    program = Program(tables, input_specs(model), known, values or Values())
     made, keys = layer_calls(outputs)
     for call in made:
         program.add(call)
@@ -369,7 +371,6 @@ def _nested_model(program: Program, layer: Any, call: LayerCall) -> list[Any]:
 
 _LAYERS: dict[Any, CompileLayer] = {
     **FIELD_LAYERS,
-    **INTERACTION_LAYERS,
     HashedIds: _hashed_ids,
     SplitLabels: _split_labels,
     layers.Cross: _cross,

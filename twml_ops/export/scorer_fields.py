@@ -75,19 +75,24 @@ def _rescaling(program: Program, layer: Any, call: LayerCall) -> list[Any]:
 
 def _category_rows(program: Program, layer: Any, call: LayerCall) -> list[Any]:
     keys, rows = (program.value(v) for v in layer.state_variables[:2])
-    return _rows_of_ids(program, layer, call, "category_rows", {"keys": keys, "rows": rows})
+    return rows_of_ids(program, layer, call, "category_rows", {"keys": keys, "rows": rows})
 
 
-def _learned_hash(program: Program, layer: Any, call: LayerCall) -> list[Any]:
-    keys, numbers, hashed = (program.value(v) for v in layer.state_variables[:3])
-    # The numbers are from 1.
-    arrays = {"keys": keys, "rows": numbers - 1, "hashed": hashed}
-    return _rows_of_ids(program, layer, call, "learned_hash", arrays)
-
-
-def _rows_of_ids(
+def rows_of_ids(
     program: Program, layer: Any, call: LayerCall, op: str, arrays: dict[str, np.ndarray]
 ) -> list[Any]:
+    """Appends the step of a layer that replaces the ids of a matrix and of bags by rows.
+
+    Args:
+        program: the program.
+        layer: it has `num_fields` and `num_bags`.
+        call: its call.
+        op: the name of the step.
+        arrays: the arrays of the step.
+
+    Returns:
+        What the layer returns.
+    """
     single = layer.num_fields - layer.num_bags
     inputs: list[str | None] = []
     made: list[Any] = []
@@ -249,7 +254,6 @@ FIELD_LAYERS: dict[Any, CompileLayer] = {
     MeanLogit: _mean_logit,
     SigmoidOfMeanLogit: _sigmoid_of_mean_logit,
     layers.BoostedTrees: _boosted_trees,
-    layers.LearnedHash: _learned_hash,  # before the class that it extends
     layers.CategoryRows: _category_rows,
     layers.CountStatistics: _category_statistics,
     layers.DotInteraction: _dot_interaction,

@@ -1,10 +1,9 @@
 """Keras layers for very sparse batches, their interactions, and the probability at the end."""
 
 from twml_ops._keras import clone_model
+from twml_ops._research import register_keras_classes
 from twml_ops.layers._category_counts import CategoryCounts
-from twml_ops.layers._hash_files import load_hash, save_hash
 from twml_ops.layers._id_row_map import IdCounts
-from twml_ops.layers._learned_map import BYTES_PER_ID, HashPlan, plan_hash
 from twml_ops.layers._prefetch import prefetch_rows
 from twml_ops.layers._tables import save_model
 from twml_ops.layers.boosted_trees import BoostedTrees
@@ -12,25 +11,15 @@ from twml_ops.layers.category_rows import CategoryRows
 from twml_ops.layers.choose_crosses import choose_crosses
 from twml_ops.layers.count_statistics import CountStatistics
 from twml_ops.layers.cross import Cross
-from twml_ops.layers.dhen_block import DHEN_MODULES, DHENBlock
 from twml_ops.layers.dynamic_lookup import DynamicLookup
 from twml_ops.layers.dynamic_sparse_linear import DynamicSparseLinear
 from twml_ops.layers.field_embedding import FieldEmbedding
-from twml_ops.layers.field_interactions import (
-    FieldAttention,
-    FieldConvolution,
-    FieldCross,
-    FieldDot,
-    FieldInteraction,
-    FieldLinear,
-)
 from twml_ops.layers.field_logarithms import FieldLogarithms, FieldMoments
 from twml_ops.layers.field_quantiles import FieldQuantiles
 from twml_ops.layers.grouped_sparse_linear import GroupedSparseLinear, SparseTable
 from twml_ops.layers.hashing_discretizer import HashingDiscretizer
 from twml_ops.layers.interactions import DotInteraction, FactorizationMachine
 from twml_ops.layers.isotonic_calibration import IsotonicCalibration
-from twml_ops.layers.learned_hash import LearnedHash
 from twml_ops.layers.max_norm import MaxNorm
 from twml_ops.layers.mdl_discretizer import MDLDiscretizer
 from twml_ops.layers.online_standardize import OnlineStandardize
@@ -42,34 +31,23 @@ from twml_ops.layers.target_statistics import TargetStatistics
 from twml_ops.placement.tiered import Tiered
 
 __all__ = [
-    "BYTES_PER_ID",
-    "DHEN_MODULES",
     "BoostedTrees",
     "CategoryCounts",
     "CategoryRows",
     "CountStatistics",
     "Cross",
-    "DHENBlock",
     "DotInteraction",
     "DynamicLookup",
     "DynamicSparseLinear",
     "FactorizationMachine",
-    "FieldAttention",
-    "FieldConvolution",
-    "FieldCross",
-    "FieldDot",
     "FieldEmbedding",
-    "FieldInteraction",
-    "FieldLinear",
     "FieldLogarithms",
     "FieldMoments",
     "FieldQuantiles",
     "GroupedSparseLinear",
-    "HashPlan",
     "HashingDiscretizer",
     "IdCounts",
     "IsotonicCalibration",
-    "LearnedHash",
     "MDLDiscretizer",
     "MaxNorm",
     "OnlineStandardize",
@@ -82,12 +60,11 @@ __all__ = [
     "Tiered",
     "choose_crosses",
     "clone_model",
-    "load_hash",
-    "plan_hash",
     "prefetch_rows",
-    "save_hash",
     "save_model",
 ]
+
+register_keras_classes()
 
 
 def __dir__() -> list[str]:

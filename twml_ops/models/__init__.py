@@ -8,7 +8,7 @@
 | `deepfm` | factorization machine and dense net (Guo et al., 2017) |
 | `dlrm` | dot products of the vectors of fields, and a dense net (Naumov et al., 2019) |
 | `dcn` | Deep & Cross Network, version 2 (Wang et al., 2021) |
-| `dhen` | Deep and Hierarchical Ensemble Network (Zhang et al., 2022) |
+| `dhen` | Deep and Hierarchical Ensemble Network (Zhang et al., 2022), of `twml_ops.research` |
 | `shared_bottom` | several labels share a dense net (Caruana, 1997) |
 | `mmoe` | several labels share a multi-gate mixture of experts (Ma et al., 2018) |
 
@@ -23,6 +23,7 @@ from collections.abc import Callable
 
 import tensorflow as tf
 
+from twml_ops import _research
 from twml_ops.data import Schema
 from twml_ops.models._crosses import choose_crosses
 from twml_ops.models._fields import MAX_MULTI_HOT
@@ -30,12 +31,10 @@ from twml_ops.models._layouts import layout_of, takes
 from twml_ops.models.bias import Bias
 from twml_ops.models.dcn import dcn
 from twml_ops.models.deepfm import deepfm
-from twml_ops.models.dhen import dhen
 from twml_ops.models.dlrm import dlrm
 from twml_ops.models.ensemble import ensemble, ensemble_members
 from twml_ops.models.fm import fm
 from twml_ops.models.hashed_ids import HashedIds
-from twml_ops.models.learn_hash import learn_hash
 from twml_ops.models.logistic import logistic
 from twml_ops.models.mean_logit import MeanLogit
 from twml_ops.models.mmoe import mmoe
@@ -55,7 +54,6 @@ ModelBuilder = Callable[..., tf.keras.Model]
 _BUILDERS: tuple[ModelBuilder, ...] = (
     dcn,
     deepfm,
-    dhen,
     dlrm,
     fm,
     logistic,
@@ -77,7 +75,6 @@ __all__ = [
     "dcn",
     "deepfm",
     "default_name",
-    "dhen",
     "dlrm",
     "enlarged_tables",
     "ensemble",
@@ -85,7 +82,6 @@ __all__ = [
     "fm",
     "get",
     "layout_of",
-    "learn_hash",
     "logistic",
     "mmoe",
     "names",
@@ -102,7 +98,7 @@ def names() -> list[str]:
     Returns:
         The names that `get` accepts, sorted.
     """
-    return sorted(_MODELS)
+    return sorted([*_MODELS, *_research.MODELS])
 
 
 def default_name(schema: Schema) -> str:
@@ -135,6 +131,9 @@ def get(name: str) -> ModelBuilder:
     Raises:
         ValueError: `name` is unknown.
     """
+    if name in _research.MODELS:
+        build: ModelBuilder = getattr(_research.research(), name)
+        return build
     if name not in _MODELS:
         raise ValueError(f"unknown model {name!r}: expected one of {', '.join(names())}")
     return _MODELS[name]

@@ -17,6 +17,7 @@ from typing import Any, Literal
 
 import tensorflow as tf
 
+from twml_ops._research import research
 from twml_ops.data import Schema
 from twml_ops.data.layouts import bag_name
 from twml_ops.layers import (
@@ -27,7 +28,6 @@ from twml_ops.layers import (
     FieldQuantiles,
     MaxNorm,
     SparseLinear,
-    load_hash,
 )
 from twml_ops.models._adapt_fields import FieldState, adapt_fields
 from twml_ops.models._crosses import ROW_KEYS
@@ -103,7 +103,7 @@ class Fields:
         categories, quantiles = state.categories, state.quantiles
         if learned_hash is not None:
             names = [*schema.fields, *schema.bags]
-            categories = load_hash(learned_hash, names, bags, name="categories")
+            categories = research().load_hash(learned_hash, names, bags, name="categories")
         self.inputs: dict[str, Any] = {}
         numbers: list[Any] = []
         self._statistics: StatisticsColumns | None = None

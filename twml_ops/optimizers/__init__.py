@@ -13,6 +13,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from twml_ops._research import register_keras_classes
 from twml_ops.optimizers.averages import SwapEMAWeights, averaged_weights
 from twml_ops.optimizers.composite import CompositeOptimizer
 from twml_ops.optimizers.first_order import (
@@ -25,7 +26,6 @@ from twml_ops.optimizers.first_order import (
 )
 from twml_ops.optimizers.loss_scale import LossScaleOptimizer
 from twml_ops.optimizers.schedules import LinearScalingWarmup
-from twml_ops.optimizers.shampoo import Shampoo
 from twml_ops.optimizers.sparse_optimizer import OptimizerOptions, SparseOptimizer
 from twml_ops.optimizers.update_rules import SlotSpec, UpdateRule
 
@@ -40,7 +40,6 @@ __all__ = [
     "Momentum",
     "OptimizerOptions",
     "RowWiseAdagrad",
-    "Shampoo",
     "SlotSpec",
     "SparseOptimizer",
     "SwapEMAWeights",
@@ -48,6 +47,8 @@ __all__ = [
     "averaged_weights",
     "get",
 ]
+
+register_keras_classes()
 
 _BY_NAME: dict[str, Callable[[], SparseOptimizer]] = {
     "sgd": SGD,

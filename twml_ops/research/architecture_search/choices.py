@@ -1,0 +1,131 @@
+"""The choices of the package for the part of a network behind the vectors of fields."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from typing import Any
+
+import tensorflow as tf
+
+from twml_ops.research.architecture_search.choice import Choice, ascending, masks
+from twml_ops.research.architecture_search.flops import count_flops
+from twml_ops.research.dhen_block import DHEN_MODULES, DHENBlock
+
+
+class Interaction(Choice):
+    """Whether a network has a module of DHEN: [B, F, D] → [B, outputs, D], or nothing.
+
+    The module is `research.DHENBlock([module], outputs)`, side by side with the modules of other
+    choices (`research.dhen` with the ensemble "parallel"). While the search trains, its output is
+    multiplied by the weight of the candidate True.
+
+    Args:
+        module: "attention", "convolution", "cross" or "dot", or a layer [B, F, D] → [B, L, D] of
+            your own. Its name is that of the choice.
+        outputs: L, number of vectors of the module; not used for your own layer.
+
+    Raises:
+        ValueError: There is no module of this name.
+    """
+
+    def __init__(self, module: Any, outputs: int = 8) -> None:
+        if isinstance(module, str) and module not in DHEN_MODULES:
+            expected = ", ".join(DHEN_MODULES)
+            raise ValueError(f"module must be a layer or one of {expected}, got {module!r}")
+        super().__init__(module if isinstance(module, str) else module.name, (False, True))
+        self.module, self.outputs = module, int(outputs)
+        self._costs = cache(self._count)
+
+    def _block(self, name: str | None = None) -> DHENBlock:
+        if isinstance(self.module, str):
+            return DHENBlock([self.module], self.outputs, name=name)
+        copy = type(self.module).from_config(self.module.get_config())
+        return DHENBlock([copy], name=name)
+
+    def chosen(self, x: Any, candidate: Any, name: str) -> Any:
+        """See the base class; None without the module."""
+        return self._block(name)(x) if candidate else None
+
+    def mixed(self, x: Any) -> list[Any]:
+        """The output of the module."""
+        return [self._block(f"{self.name}_block")(x)]
+
+    def combine(self, tensors: Sequence[tf.Tensor], weights: tf.Tensor) -> tf.Tensor:
+        """See the base class."""
+        return weights[1] * tensors[0]
+
+    def _count(self, fields: int, width: int) -> tuple[int, int, int]:
+        block = self._block()
+        flops = count_flops(block, (fields, width))
+        vectors = block.compute_output_shape((None, fields, width))[1]
+        return vectors * width, flops, block.count_params()
+
+    def size(self, candidate: Any, shape: Sequence[Any]) -> Any:
+        """See the base class."""
+        return self._costs(*shape)[0] if candidate else 0
+
+    def flops(self, candidate: Any, shape: Sequence[Any]) -> Any:
+        """See the base class."""
+        return self._costs(*shape)[1] if candidate else 0
+
+    def parameters(self, candidate: Any, shape: Sequence[Any]) -> Any:
+        """See the base class."""
+        return self._costs(*shape)[2] if candidate else 0
+
+
+class DenseWidth(Choice):
+    """The width of a dense layer with ReLU, and whether there is one: [B, n] → [B, width].
+
+    Width 0 leaves the layer out, so that several such choices search the depth. All widths are the
+    first columns of one matrix: with weights w of the candidates u, y_j = relu(W x + b)_j times
+    sum_k w_k [j < u_k], plus w_0 x_j (Wan et al. 2020, "FBNetV2: Differentiable Neural Architecture
+    Search for Spatial and Channel Dimensions", section 3.1).
+
+    Args:
+        name: Its name.
+        candidates: Ascending widths.
+        dropout: Share of the outputs that is dropped in training.
+
+    Raises:
+        ValueError: The widths are not ascending, or all are 0.
+    """
+
+    def __init__(self, name: str, candidates: Sequence[int], dropout: float = 0.2) -> None:
+        super().__init__(name, ascending(name, candidates, 0))
+        if self.candidates[-1] < 1:
+            raise ValueError(f"candidates of {name!r} must have a positive width, got only 0")
+        self.dropout = float(dropout)
+
+    def chosen(self, x: Any, candidate: Any, name: str) -> Any:
+        """See the base class."""
+        if not candidate:
+            return x
+        x = tf.keras.layers.Dense(candidate, activation="relu", name=name)(x)
+        return tf.keras.layers.Dropout(self.dropout, name=f"{name}_dropout")(x)
+
+    def mixed(self, x: Any) -> list[Any]:
+        """The input, and the output of the largest width."""
+        return [x, self.chosen(x, self.candidates[-1], f"{self.name}_dense")]
+
+    def combine(self, tensors: Sequence[tf.Tensor], weights: tf.Tensor) -> tf.Tensor:
+        """See the base class. Components that a narrower candidate lacks are 0."""
+        x, y = tensors
+        y *= tf.linalg.matvec(tf.constant(masks(self.candidates)), weights, transpose_a=True)
+        if self.candidates[0]:
+            return y
+        missing = int(x.shape[1]) - int(y.shape[1])
+        x = tf.pad(x, [[0, 0], [0, max(-missing, 0)]])
+        return tf.pad(y, [[0, 0], [0, max(missing, 0)]]) + weights[0] * x
+
+    def size(self, candidate: Any, shape: Sequence[Any]) -> Any:
+        """See the base class."""
+        return candidate or shape[0]
+
+    def flops(self, candidate: Any, shape: Sequence[Any]) -> Any:
+        """2 n width."""
+        return 2 * shape[0] * candidate
+
+    def parameters(self, candidate: Any, shape: Sequence[Any]) -> Any:
+        """(n + 1) width."""
+        return (shape[0] + 1) * candidate
