@@ -10,10 +10,12 @@ from rich.console import Console
 
 from twml_ops import models
 from twml_ops.analysis import scoring
+from twml_ops.cli.reporter import ConsoleReporter
 from twml_ops.data import Schema, open_source
 from twml_ops.training.cluster_runner import ClusterRunner
 from twml_ops.training.config import ClusterOptions, RunConfig
 from twml_ops.training.errors import UserError
+from twml_ops.training.reporter import SILENT
 from twml_ops.training.runners import LocalRunner, Monitored
 
 CONFIG = RunConfig("", learning_rate=0.1, batch_size=32)
@@ -23,7 +25,7 @@ def fit(source, tmp_path, epochs=3, callbacks=(), config=CONFIG, monitored="vali
     train, held_out = open_source(source).split()
     monitored = Monitored(held_out, monitored) if monitored else None
     console = Console(file=io.StringIO(), width=120)
-    runner = LocalRunner(config, tmp_path / "logs", console)
+    runner = LocalRunner(config, tmp_path / "logs", ConsoleReporter(console))
     runner.connect()
     model = runner.build(lambda: models.sparse_mlp(train.schema, train.dataset(64), units=4))
     fitted = runner.fit(model, train, monitored, epochs=epochs, callbacks=callbacks)
@@ -67,7 +69,7 @@ def test_monitoring_changes_no_weights(libsvm, tmp_path):
 
     def weights(monitored):
         tf.keras.utils.set_random_seed(0)
-        runner = LocalRunner(CONFIG, tmp_path / "logs", Console(file=io.StringIO()))
+        runner = LocalRunner(CONFIG, tmp_path / "logs", SILENT)
         model = models.sparse_mlp(train.schema, train.dataset(64), units=4)
         fitted = runner.fit(model, train, monitored, epochs=2)
         return np.concatenate([np.ravel(w) for w in fitted.model.get_weights()])
@@ -81,7 +83,7 @@ def test_losses_of_weighted_examples_are_weighted_means(tmp_path):
     (tmp_path / "a.csv").write_text("x,label,w\n" + "\n".join(lines) + "\n")
     source = open_source(f"csv:{tmp_path}/a.csv", schema=Schema(("x",), (), 0, "", weight="w"))
     train, held_out = source.split()
-    runner = LocalRunner(CONFIG, tmp_path / "logs", Console(file=io.StringIO()))
+    runner = LocalRunner(CONFIG, tmp_path / "logs", SILENT)
     model = models.sparse_mlp(train.schema, train.dataset(64), units=4)
     fitted = runner.fit(model, train, Monitored(held_out, "evaluation"), epochs=1)
     want = scoring.metrics(scoring.score(fitted.model, held_out.dataset(64)))
@@ -94,7 +96,7 @@ def test_positives_weigh_more_in_training_and_validation_but_not_in_evaluation(
 ):
     train, held_out = open_source(libsvm).split()
     config = dataclasses.replace(CONFIG, positive_weight=9.0)
-    runner = LocalRunner(config, tmp_path / "logs", Console(file=io.StringIO()))
+    runner = LocalRunner(config, tmp_path / "logs", SILENT)
     model = models.sparse_mlp(train.schema, train.dataset(64), units=4)
     fitted = runner.fit(model, train, Monitored(held_out, name), epochs=2)
     scores = scoring.score(fitted.model, held_out.dataset(64))
@@ -122,6 +124,6 @@ def test_a_loss_that_is_not_finite_ends_the_training(libsvm, tmp_path):
 
 def test_a_cluster_refuses_callbacks(tmp_path):
     config = RunConfig("", learning_rate=0.1, cluster=ClusterOptions())
-    runner = ClusterRunner(config, tmp_path, tmp_path / "run", Console())
+    runner = ClusterRunner(config, tmp_path, tmp_path / "run", SILENT)
     with pytest.raises(UserError, match="no Keras callbacks"):
         runner.fit(None, None, None, epochs=1, callbacks=[tf.keras.callbacks.Callback()])
