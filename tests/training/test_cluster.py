@@ -41,14 +41,14 @@ def test_each_worker_parses_its_share_of_the_data(tmp_path, monkeypatch):
     size = (tmp_path / "x.libsvm").stat().st_size
     for index in range(count):
         parsed.clear()
-        seen += ids_of(worker_batches(source, index, count))
+        seen += ids_of(batches_of(source, index, count))
         assert abs(sum(parsed) - size / count) <= 80
     assert sorted(seen) == list(range(ROWS))
 
 
 def test_workers_divide_the_batches_of_data_that_have_few_units(tmp_path):
     source, count = source_of(tmp_path), 2
-    shares = [ids_of(worker_batches(source, index, count)) for index in range(count)]
+    shares = [ids_of(batches_of(source, index, count)) for index in range(count)]
     assert [len(share) for share in shares] == [64, 56]
     assert sorted(shares[0] + shares[1]) == list(range(ROWS))
 
@@ -58,10 +58,10 @@ def test_a_worker_goes_on_with_any_batch(tmp_path, monkeypatch, chunk):
     monkeypatch.setattr(text, "CHUNK_BYTES", chunk)
     source, count = source_of(tmp_path), 2
     for index in range(count):
-        dataset = worker_batches(source, index, count)
+        dataset = batches_of(source, index, count)
         each = [ids_of([batch]) for _ in range(3) for batch in dataset]
         for first in (1, 5, len(each) // 3, len(each) // 3 + 2):
-            rest = worker_batches(source, index, count, first)
+            rest = batches_of(source, index, count, first)
             got = [ids_of([batch]) for _ in range(2) for batch in rest]
             assert got == each[first : first + len(got)]
             assert len(got) > len(each) // 3
