@@ -18,7 +18,7 @@ from tests.layers.model_cases import (
     public_layers,
     serializable,
 )
-from twml_ops import export, layers
+from twml_ops import export, layers, research
 from twml_ops._keras import KERAS_3
 
 # Their dtype does not depend on the policy.
@@ -147,7 +147,7 @@ INITIALIZED = {
         "FieldEmbedding",
     ),
     **{
-        name: ("kernel_initializer", getattr(layers, name), name)
+        name: ("kernel_initializer", getattr(research, name), name)
         for name in (
             "FieldAttention",
             "FieldConvolution",
