@@ -16,6 +16,8 @@ from twml_ops.cli import main
 from twml_ops.ops import stock
 from twml_ops.ops._library import library, tag_of
 
+pytestmark = pytest.mark.one_tf  # the whole suite runs on the second TensorFlow as well
+
 N, D, B, WIDTH, ROWS = 40, 8, 16, 6, 160
 FORMS = ("sparse", "ragged", "padded")
 OPTIMIZERS = ("SGD", "Momentum", "Adagrad", "RowWiseAdagrad", "LazyAdam", "Ftrl")
