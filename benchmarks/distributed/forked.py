@@ -78,6 +78,8 @@ def _become(run: Callable[[], None], requests: int, answers: int, log: int) -> N
         for i, descriptor in enumerate((requests, answers, log)):
             os.dup2(descriptor, i)
         os.closerange(3, os.sysconf("SC_OPEN_MAX"))
+        # The parent's streams may be objects of a test runner, whose descriptors are closed now.
+        sys.stdin, sys.stdout, sys.stderr = open(0), open(1, "w"), open(2, "w")  # noqa: SIM115
         run()
         status = 0
     except BaseException:
