@@ -14,7 +14,7 @@ import numpy as np
 
 from twml_ops import core
 
-VERSION = 2  # of the hash of new runs; data/hashing.py has the others
+VERSION = 2  # that schemas record; the ids of another version cannot be computed
 NUM_BUCKETS = 1 << 62
 MISSING = -1  # the id of a category that is not there
 NULLS = (

@@ -1,4 +1,4 @@
-"""The category hashes against slow references in plain Python integers."""
+"""The hash of categories against a slow reference in plain Python integers."""
 
 import numpy as np
 import pyarrow as pa
@@ -11,23 +11,6 @@ from twml_ops._category_hash import column_key
 from twml_ops.data.hashing import hash_column, hash_tokens
 
 MASK = (1 << 64) - 1
-
-
-def mix(x):
-    x = (x + 0x9E3779B97F4A7C15) & MASK
-    x = ((x ^ (x >> 30)) * 0xBF58476D1CE4E5B9) & MASK
-    x = ((x ^ (x >> 27)) * 0x94D049BB133111EB) & MASK
-    return x ^ (x >> 31)
-
-
-def version_1(column: str, token: bytes) -> int:
-    def hash_of(text, seed):
-        h = mix((seed + len(text)) & MASK)
-        for i in range(0, len(text), 8):
-            h = mix(h ^ int.from_bytes(text[i : i + 8].ljust(8, b"\0"), "little"))
-        return h
-
-    return hash_of(token, hash_of(column.encode(), 0)) >> 1
 
 
 def siphash(key, text):
@@ -59,79 +42,64 @@ def siphash(key, text):
     return v0 ^ v1 ^ v2 ^ v3
 
 
-def version_2(column: str, token: bytes) -> int:
+def reference(column: str, token: bytes) -> int:
     if not token:
         return -1
     key = [siphash((k, 0), column.encode()) % 2**62 for k in (0, 1)]
     return siphash(key, token) % 2**62
 
 
-REFERENCES = {1: version_1, 2: version_2}
-VERSIONS = pytest.mark.parametrize("version", REFERENCES)
-
-
 @pytest.mark.parametrize("length", [1, 7, 8, 9, 15, 16, 17, 100, 300])
-@VERSIONS
-def test_every_word_of_a_token_counts(length, version):
+def test_every_word_of_a_token_counts(length):
     tokens = [bytes(i % 256 for i in range(1, length + 1))]
     tokens += [tokens[0][:i] + b"\xff" + tokens[0][i + 1 :] for i in range(min(length, 100))]
-    ids = hash_tokens("C1", pa.array(tokens, pa.binary()), version=version)
-    assert ids.tolist() == [REFERENCES[version]("C1", t) for t in tokens]
+    ids = hash_tokens("C1", pa.array(tokens, pa.binary()))
+    assert ids.tolist() == [reference("C1", t) for t in tokens]
     assert len(set(ids.tolist())) == len(tokens)
 
 
 @settings(deadline=None, max_examples=50)
-@given(st.text(max_size=12), st.lists(st.binary(max_size=30), max_size=20), st.sampled_from((1, 2)))
-def test_equals_the_reference_and_fits_63_bits(column, tokens, version):
-    ids = hash_tokens(column, pa.array(tokens, pa.binary()), version=version)
+@given(st.text(max_size=12), st.lists(st.binary(max_size=30), max_size=20))
+def test_equals_the_reference_and_fits_63_bits(column, tokens):
+    ids = hash_tokens(column, pa.array(tokens, pa.binary()))
     assert ids.dtype == np.int64
-    assert ids.tolist() == [REFERENCES[version](column, t) for t in tokens]
+    assert ids.tolist() == [reference(column, t) for t in tokens]
     assert (ids >= -1).all()
 
 
 def test_golden_ids_never_change():
     token = pa.array(["68fd1e64"])
-    assert hash_tokens("C1", token, version=1)[0] == 582315284826222214
-    assert hash_tokens("C1", token)[0] == version_2("C1", b"68fd1e64") == 1952256935710860202
+    assert hash_tokens("C1", token)[0] == reference("C1", b"68fd1e64") == 1952256935710860202
     assert column_key("C1") == tuple(siphash((k, 0), b"C1") % 2**62 for k in (0, 1))
 
 
-def test_an_unknown_version_is_refused():
-    with pytest.raises(ValueError, match=r"hash_version must be one of \(1, 2\), got 3"):
-        hash_tokens("x", pa.array(["a"]), version=3)
-
-
-@VERSIONS
-def test_columns_keep_equal_tokens_apart(version):
-    first, second = (hash_tokens(c, pa.array(["a"]), version=version)[0] for c in ("C1", "C2"))
+def test_columns_keep_equal_tokens_apart():
+    first, second = (hash_tokens(c, pa.array(["a"]))[0] for c in ("C1", "C2"))
     assert first != second
 
 
-@VERSIONS
-def test_trailing_zero_bytes_count(version):
+def test_trailing_zero_bytes_count():
     tokens = pa.array([b"a", b"a\0", b"a\0\0"], pa.binary())
-    assert len(set(hash_tokens("c", tokens, version=version).tolist())) == 3
+    assert len(set(hash_tokens("c", tokens).tolist())) == 3
 
 
 @pytest.mark.parametrize("kind", [pa.string(), pa.large_string(), pa.binary()])
 @pytest.mark.parametrize("encode", [False, True])
-@VERSIONS
-def test_a_column_has_the_ids_of_its_tokens_whatever_its_type(kind, encode, version):
+def test_a_column_has_the_ids_of_its_tokens_whatever_its_type(kind, encode):
     tokens = ["b", None, "a", "b", ""]
     array = pa.array([None if t is None else t.encode() for t in tokens], pa.binary()).cast(kind)
     array = array.dictionary_encode() if encode else array
-    wanted = [-1 if t is None else REFERENCES[version]("x", t.encode()) for t in tokens]
+    wanted = [-1 if t is None else reference("x", t.encode()) for t in tokens]
     for column in (array, pa.chunked_array([array.slice(0, 2), array.slice(2)])):
-        assert hash_column("x", column, version=version).tolist() == wanted
+        assert hash_column("x", column).tolist() == wanted
 
 
-@VERSIONS
-def test_a_sliced_array_and_a_column_of_nulls(version):
+def test_a_sliced_array_and_a_column_of_nulls():
     array = pa.array(["a", "b", "c"]).slice(1)
-    wanted = [REFERENCES[version]("x", t) for t in (b"b", b"c")]
-    assert hash_tokens("x", array, version=version).tolist() == wanted
+    wanted = [reference("x", t) for t in (b"b", b"c")]
+    assert hash_tokens("x", array).tolist() == wanted
     nulls = pa.array([None, None], pa.string())
-    assert hash_column("x", nulls, version=version).tolist() == [-1, -1]
+    assert hash_column("x", nulls).tolist() == [-1, -1]
 
 
 def test_strings_of_any_offsets_are_hashed_where_they_are():

@@ -70,16 +70,6 @@ def test_every_column_arrives(row_group_size, write, rows_of, batches_of):
     assert rows_of(source.split(0.25)[1].blocks()) == WANTED[3:]
 
 
-def test_in_version_1_of_the_hash_the_empty_token_is_a_category(write, rows_of):
-    source = open_source(f"parquet:{write(COLUMNS)}", hash_version=1)
-    assert source.schema.hash_version == 1
-    wanted = [
-        int(hash_tokens(column, pa.array([value]), version=1)[0])
-        for column, value in (("city", ""), ("kind", "x"))
-    ]
-    assert rows_of(source.blocks())[2][1]["categorical"] == wanted
-
-
 def test_a_pattern_reads_the_files_in_sorted_order(write, tmp_path, rows_of):
     table = pa.table(COLUMNS)
     write(table.slice(2), "b.parquet")

@@ -21,7 +21,7 @@ SCHEMA = Schema(
 
 
 @pytest.mark.parametrize("format", ["yaml", "json"])
-@pytest.mark.parametrize("schema", [SCHEMA, Schema(("x",), (), 0, "y", hash_version=1)])
+@pytest.mark.parametrize("schema", [SCHEMA, Schema(("x",), (), 0, "y")])
 def test_what_is_written_is_read_again(format, schema, tmp_path):
     if format == "yaml":
         pytest.importorskip("yaml")
@@ -57,7 +57,7 @@ def test_features_are_listed_with_their_kinds():
         ({"features": [{"name": "x", "kind": "bag"}] * 2}, r"\['x'\] twice"),
         ({"features": [{"name": "x", "kind": "bag"}], "labels": []}, "at least one column"),
         ({"features": [{"name": "x", "kind": "bag"}], "labels": [3]}, "a list of names"),
-        ({"features": [{"name": "x", "kind": "bag"}], "hash_version": 9}, "hash_version must"),
+        ({"features": [{"name": "x", "kind": "bag"}], "hash_version": 9}, "hash_version must be 2"),
         ({"features": [{"name": "x", "kind": "bag"}], "weight": 1}, "`weight` must be text"),
     ],
 )

@@ -353,10 +353,7 @@ def test_tensors_have_names_of_their_own():
 
 
 @pytest.mark.one_tf
-def test_hash_version_1_and_inputs_that_are_no_features_are_refused(data, tmp_path):
-    old = Schema((), ("c",), 0, "x", hash_version=1)
-    with pytest.raises(ValueError, match="hash_version 2, got 1"):
-        RawColumns(old, "fields")
+def test_inputs_that_are_no_features_are_refused(data, tmp_path):
     other = Schema(("age",), (), 0, "x")
     with pytest.raises(ValueError, match="no features of the schema"):
         export.to_stock_tf(trained("logistic", data), tmp_path / "saved", schema=other)

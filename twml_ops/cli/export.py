@@ -105,9 +105,7 @@ def _convert(
     from twml_ops.training.trained_run import TrainedRun
 
     trained = TrainedRun(run)
-    # Raw columns are hashed as the readers hash them now, not as the readers of older runs did.
-    old = trained.schema.categorical and trained.schema.hash_version == 1
-    schema = None if old else trained.schema
+    schema = trained.schema
     if form == "stock":
         assert tables != "int4"
         to_stock_tf(trained.model, folder, tables=tables, output_names=[OUTPUT_NAME], schema=schema)

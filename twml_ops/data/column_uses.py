@@ -40,7 +40,7 @@ NO_USES = ColumnUses()
 
 
 def schema_of(
-    findings: Mapping[str, Finding], uses: ColumnUses, path: str, hash_version: int
+    findings: Mapping[str, Finding], uses: ColumnUses, path: str
 ) -> tuple[Schema, dict[str, Finding]]:
     """The schema of columns, and what each is in it; `sparse_dim` is -1 if there is `ids`.
 
@@ -48,7 +48,6 @@ def schema_of(
         findings: column → what it looks like.
         uses: what the user says.
         path: of the file, for messages.
-        hash_version: of the category ids.
 
     Raises:
         DataError: a column is not there or has two uses, there is no label, or no feature.
@@ -99,7 +98,6 @@ def schema_of(
         weight=uses.weight,
         time=time,
         group=uses.group,
-        hash_version=hash_version,
         typed=tuple(n for n in categorical if found[n].typed),
     )
     return schema, found

@@ -52,9 +52,9 @@ class Columns(ABC):
     def tokens(self, name: str) -> pa.Array:
         """One category a row: strings, binary or a dictionary of them [R], null where missing."""
 
-    def ids(self, name: str, version: int, typed: bool = False) -> Array:
+    def ids(self, name: str, typed: bool = False) -> Array:
         """The ids of one category a row: int64 [R], -1 where it is missing; see `hash_column`."""
-        return hash_column(name, self.tokens(name), version=version, typed=typed)
+        return hash_column(name, self.tokens(name), typed=typed)
 
     @abstractmethod
     def token_lists(self, name: str) -> tuple[Array, pa.Array]:
@@ -97,13 +97,12 @@ def block_of(columns: Columns, schema: Schema, where: Where, dim: int | None) ->
     if schema.time is not None:
         extra["time"] = columns.times(schema.time)
     if schema.group is not None:
-        extra["group"] = columns.ids(schema.group, schema.hash_version)
+        extra["group"] = columns.ids(schema.group)
     return Block(labels[0] if len(labels) == 1 else np.stack(labels, axis=1), groups, extra)
 
 
 def _categories(columns: Columns, schema: Schema, where: Where) -> Categories:
-    version = schema.hash_version
-    ids = [columns.ids(name, version, schema.is_typed(name)) for name in schema.fields]
+    ids = [columns.ids(name, schema.is_typed(name)) for name in schema.fields]
     table = np.stack(ids, axis=1) if ids else np.zeros((columns.count, 0), np.int64)
     bags = {
         schema.categorical.index(name): _bag(columns, schema, name, where) for name in schema.bags
@@ -115,7 +114,7 @@ def _bag(columns: Columns, schema: Schema, name: str, where: Where) -> Rows:
     """The categories of a bag, without missing ones."""
     lengths, tokens = columns.token_lists(name)
     typed = schema.is_typed(name)
-    ids = hash_column(name, tokens, version=schema.hash_version, typed=typed)
+    ids = hash_column(name, tokens, typed=typed)
     values = None
     if name in schema.bag_weights:
         column = schema.bag_weights[name]

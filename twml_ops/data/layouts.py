@@ -116,7 +116,7 @@ class Fields(Layout):
             if categories.table.shape[1] != len(schema.fields):
                 raise DataError(
                     f"the data hold {categories.table.shape[1]} columns of one category, the "
-                    f"schema names {len(schema.fields)}: read them with hash_version 2"
+                    f"schema names {len(schema.fields)}"
                 )
             if schema.fields:
                 arrays["categorical"] = (np.ascontiguousarray(categories.table),)

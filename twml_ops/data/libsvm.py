@@ -12,7 +12,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from twml_ops._category_hash import VERSION
 from twml_ops.data.block import Array, Block, Rows
 from twml_ops.data.errors import DataError, one_line, quote
 from twml_ops.data.files import sparse_dim_of
@@ -29,16 +28,13 @@ _NUMBER = r"^-?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?$"
 class LibsvmSource(TextSource):
     """Reader of the LIBSVM format; the id of a feature is its index - 1."""
 
-    def __init__(
-        self, name: str, path: str, dim: int | None = None, *, hash_version: int = VERSION
-    ) -> None:
+    def __init__(self, name: str, path: str, dim: int | None = None) -> None:
         """Nothing is read yet.
 
         Args:
             name: the source as the user wrote it.
             path: the path of the file; ends in .gz if it is compressed.
             dim: the largest index allowed; None: the largest in the file, found by a pass over it.
-            hash_version: the hash version of the schema; there are no categories to hash.
 
         Raises:
             FileNotFoundError: no such file.
@@ -46,14 +42,13 @@ class LibsvmSource(TextSource):
         """
         super().__init__(name, path)
         self._given_dim = self._dim = dim
-        self._hash_version = hash_version
 
     @property
     def schema(self) -> Schema:
         """See `Source`."""
         if self._dim is None:
             self._dim = sparse_dim_of(self.blocks())
-        return Schema((), (), self._dim, "the label is positive", hash_version=self._hash_version)
+        return Schema((), (), self._dim, "the label is positive")
 
     def _count_rows(self, chunk: Chunk) -> int:
         return len(_lines(chunk)[0])

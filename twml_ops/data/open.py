@@ -7,14 +7,12 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from twml_ops._category_hash import VERSION
 from twml_ops.data.column_uses import NO_USES, ColumnUses
 from twml_ops.data.criteo import CriteoSource
 from twml_ops.data.csv import CsvSource
 from twml_ops.data.errors import DataError, quote
 from twml_ops.data.files import SUFFIXES, kind_of
 from twml_ops.data.flights import FlightsSource
-from twml_ops.data.hashing import check_version
 from twml_ops.data.libsvm import LibsvmSource
 from twml_ops.data.parquet import ParquetSource
 from twml_ops.data.schema import Schema
@@ -40,7 +38,6 @@ def open_source(
     *,
     like: Schema | None = None,
     schema: Schema | str | Path | None = None,
-    hash_version: int | None = None,
     labels: Sequence[str] | None = None,
     uses: ColumnUses | None = None,
 ) -> Source:
@@ -59,8 +56,6 @@ def open_source(
             `like=schema.without_labels()` reads examples that are only predicted.
         schema: the uses of the columns of CSV, Parquet or TFRecord files: a schema, or the path
             of a file as `twml-ops schema` writes it. Default: by the types of the columns.
-        hash_version: of the hash of categories: 1 for the ids of runs that were written before
-            version 2. Default: that of `like` or `schema`, or the newest.
         labels: names of the label columns of CSV, Parquet or TFRecord files without a `schema`.
             Default: `label`.
         uses: what the user says of the columns of CSV, Parquet or TFRecord files without a
@@ -70,8 +65,7 @@ def open_source(
         The source; only its beginning has been read.
 
     Raises:
-        ValueError: there is no such `hash_version`, or more than one of `like`, `schema` and
-            `labels` are given.
+        ValueError: more than one of `like`, `schema` and `labels` are given.
         FileNotFoundError: nothing is there.
         DataError: an unknown kind of source, or data that cannot be read or is not `like`.
     """
@@ -81,11 +75,6 @@ def open_source(
     if labels is not None and (like is not None or schema is not None):
         raise ValueError("a schema has its own labels: it cannot be given together with labels")
     given = read_schema(schema) if isinstance(schema, (str, Path)) else schema or like
-    if hash_version is None:
-        hash_version = VERSION if given is None else given.hash_version
-    check_version(hash_version)
-    if given is not None:
-        given = dataclasses.replace(given, hash_version=hash_version)
     if schema is not None and scheme in _FIXED:
         raise DataError(f"{quote(source)}: `{scheme}` takes no schema, its features are fixed")
     if uses is not None and uses != NO_USES and given is not None:
@@ -96,7 +85,7 @@ def open_source(
     if uses != NO_USES and scheme in _FIXED:
         what = "labels, its label is" if labels is not None else "uses of columns, they are"
         raise DataError(f"{quote(source)}: `{scheme}` takes no {what} fixed")
-    opened = _open(scheme, path, match["dim"], source, given, hash_version, uses)
+    opened = _open(scheme, path, match["dim"], source, given, uses)
     if match["start"] is not None:
         start, stop = match["start"], match["stop"]
         opened = RowRange(opened, int(start or 0), int(stop) if stop else None)
@@ -140,13 +129,12 @@ def _open(
     dim: str | None,
     source: str,
     schema: Schema | None,
-    hash_version: int,
     uses: ColumnUses,
 ) -> Source:
     if scheme == "flights":
         if path or dim:
             raise DataError(f"{quote(source)}: `flights` takes no path and no dim")
-        return FlightsSource(hash_version=hash_version)
+        return FlightsSource()
     if path is None:
         raise DataError(f"{quote(source)}: expected `{scheme}:` followed by a path")
     name = f"{scheme}:{path}"
@@ -154,23 +142,22 @@ def _open(
         if dim:
             raise DataError(f"{quote(source)}: `{scheme}` takes no dim")
         if scheme == "csv":
-            return CsvSource(name, path, schema=schema, hash_version=hash_version, uses=uses)
-        return CriteoSource(name, path, hash_version=hash_version)
+            return CsvSource(name, path, schema=schema, uses=uses)
+        return CriteoSource(name, path)
     if dim is not None and int(dim) < 1:
         raise DataError(f"{quote(source)}: dim must be at least 1")
     size = int(dim) if dim else schema.sparse_dim or None if schema else None
     if scheme == "libsvm":
-        return LibsvmSource(name, path, size, hash_version=hash_version)
+        return LibsvmSource(name, path, size)
     if scheme == "parquet":
         return ParquetSource(
             name,
             path,
             size,
             schema=schema,
-            hash_version=hash_version,
             uses=uses,
         )
-    return TFRecordSource(name, path, size, schema=schema, hash_version=hash_version, uses=uses)
+    return TFRecordSource(name, path, size, schema=schema, uses=uses)
 
 
 def _difference(got: Schema, expected: Schema) -> str:

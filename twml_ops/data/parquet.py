@@ -18,7 +18,6 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import parquet
 
-from twml_ops._category_hash import VERSION
 from twml_ops.data.block import Block
 from twml_ops.data.column_uses import NO_USES, ColumnUses, schema_of, warn
 from twml_ops.data.columns import (
@@ -50,7 +49,6 @@ class ParquetSource(Source):
         dim: int | None = None,
         *,
         schema: Schema | None = None,
-        hash_version: int = VERSION,
         uses: ColumnUses = NO_USES,
     ) -> None:
         """Only the footers, and without a schema the first rows, are read.
@@ -60,7 +58,6 @@ class ParquetSource(Source):
             glob: path or pattern of the files, read in sorted order.
             dim: the size of the id space of `ids`; None: found by a pass over the data.
             schema: the uses of the columns; None: by their types.
-            hash_version: of the category ids, if there is no schema.
             uses: what the user says of columns, if there is no schema.
 
         Raises:
@@ -83,7 +80,7 @@ class ParquetSource(Source):
                 )
         if schema is None:
             looks = self._look(self._all_types(), uses)
-            schema, self._findings = schema_of(looks, uses, first_path, hash_version)
+            schema, self._findings = schema_of(looks, uses, first_path)
             guessed = {n for n in schema.continuous if n in names and n not in uses.numeric}
             self._guessed = {n for n in guessed if self._findings[n].sure}
             warn(name, self._findings)

@@ -115,10 +115,10 @@ class _WithPartitions(Columns):
         indices = pa.array(np.zeros(self.count, np.int32))
         return pa.DictionaryArray.from_arrays(indices, pa.array([self._values[name]], pa.string()))
 
-    def ids(self, name: str, version: int, typed: bool = False) -> Array:
+    def ids(self, name: str, typed: bool = False) -> Array:
         if self._is_inside(name):
-            return self._inside.ids(name, version, typed)
-        return super().ids(name, version, typed)
+            return self._inside.ids(name, typed)
+        return super().ids(name, typed)
 
     def token_lists(self, name: str) -> tuple[Array, pa.Array]:
         if self._is_inside(name):

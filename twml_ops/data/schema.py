@@ -7,7 +7,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple
 
 from twml_ops._category_hash import VERSION
-from twml_ops.data.hashing import check_version
 
 Kind = Literal["continuous", "categorical", "bag", "sparse"]
 SPARSE_IDS, SPARSE_VALUES = "ids", "values"  # the columns of raw sparse features
@@ -48,7 +47,7 @@ class Schema:
         weight: the column of sample weights, or None.
         time: the column with the time of an example, or None.
         group: the column that examples of one user or request share, or None.
-        hash_version: the hash version of the category ids; see `twml_ops.data.hash_tokens`.
+        hash_version: the version of the hash of categories, `twml_ops.data.hash_tokens`: 2.
         typed: columns of `categorical` whose categories are integers or bools: `3.0` is read as 3,
             and `True` as true, so that files of any format have the same ids. None: the reader
             finds out which.
@@ -57,7 +56,7 @@ class Schema:
             is not given. Schemas that differ in this and `typed` alone are equal.
 
     Raises:
-        ValueError: a name twice, a bag that is no categorical column, or no such hash version.
+        ValueError: a name twice, a bag that is no categorical column, or another hash version.
     """
 
     continuous: tuple[str, ...]
@@ -75,9 +74,11 @@ class Schema:
     separators: Mapping[str, str] = field(default_factory=dict, compare=False)
 
     def __post_init__(self) -> None:
-        check_version(self.hash_version)
-        if self.typed is not None and self.hash_version != VERSION:
-            object.__setattr__(self, "typed", ())
+        if self.hash_version != VERSION:
+            raise ValueError(
+                f"hash_version must be {VERSION}, got {self.hash_version!r}: this version of the "
+                "package cannot compute these ids of categories; train the model anew"
+            )
         names = [*self.continuous, *self.categorical, *self.labels, *self.bag_weights.values()]
         twice = sorted({n for n in names if names.count(n) > 1})
         if twice:
@@ -149,14 +150,17 @@ class Schema:
         """Makes the schema whose `dataclasses.asdict` a run has saved as JSON.
 
         Args:
-            saved: the saved schema of the run. One without a hash version was written before there
-                were versions and has the ids of version 1.
+            saved: the saved schema of the run.
 
         Returns:
             The schema.
+
+        Raises:
+            ValueError: it has ids of categories that this version of the package cannot compute,
+                as a schema without a hash version.
         """
         arguments: dict[str, Any] = {
-            "hash_version": 1,
+            "hash_version": 1,  # of runs that were written before there was a version
             "typed": (),  # of runs that were written before there were typed categories
             **{k: tuple(v) if isinstance(v, list) else v for k, v in saved.items()},
         }

@@ -20,7 +20,6 @@ import numpy as np
 import pyarrow as pa
 import tensorflow as tf
 
-from twml_ops._category_hash import VERSION
 from twml_ops.data.block import Array, Block
 from twml_ops.data.column_uses import NO_USES, ColumnUses, schema_of, warn
 from twml_ops.data.columns import Columns, as_tokens, block_of, list_lengths
@@ -51,7 +50,6 @@ class TFRecordSource(Source):
         dim: int | None = None,
         *,
         schema: Schema | None = None,
-        hash_version: int = VERSION,
         uses: ColumnUses = NO_USES,
     ) -> None:
         """All records are read, to learn the features; with a schema only until they are found.
@@ -61,7 +59,6 @@ class TFRecordSource(Source):
             glob: path or pattern of the files, read in sorted order.
             dim: the size of the id space of `ids`; None: found by a pass over the data.
             schema: the uses of the features; None: by their types.
-            hash_version: of the category ids, if there is no schema.
             uses: what the user says of columns, if there is no schema.
 
         Raises:
@@ -77,7 +74,7 @@ class TFRecordSource(Source):
         self._findings: Mapping[str, Finding] = {}
         if schema is None:
             looks = self._look(several, samples)
-            schema, self._findings = schema_of(looks, uses, self.name, hash_version)
+            schema, self._findings = schema_of(looks, uses, self.name)
             guessed = {n for n in schema.continuous if n not in uses.numeric}
             self._guessed = {n for n in guessed if self._kinds.get(n) == tf.int64}
             warn(name, self._findings)
@@ -224,8 +221,6 @@ class TFRecordSource(Source):
 
     def _parse(self, path: str, records: Array, row: int) -> Iterator[Block]:
         schema = self._schema
-        if schema.hash_version == 1:  # in which any column may hold several tokens
-            schema = dataclasses.replace(schema, bags=schema.categorical)
         spec = {name: tf.io.VarLenFeature(kind) for name, kind in self._kinds.items()}
         try:
             examples = tf.io.parse_example(tf.constant(records), spec)

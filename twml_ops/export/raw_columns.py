@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from twml_ops._category_hash import MISSING, NULLS, VERSION, column_key
+from twml_ops._category_hash import MISSING, NULLS, column_key
 from twml_ops.data import LayoutName, Schema
 from twml_ops.data.layouts import bag_name
 from twml_ops.data.schema import SPARSE_IDS, SPARSE_VALUES
@@ -30,18 +30,9 @@ class RawColumns:
     Args:
         schema: the features of the model.
         layout: the layout of the features that the model takes.
-
-    Raises:
-        ValueError: the categories of the schema are hashed by version 1, which TensorFlow cannot
-            compute.
     """
 
     def __init__(self, schema: Schema, layout: LayoutName) -> None:
-        if schema.categorical and schema.hash_version != VERSION:
-            raise ValueError(
-                f"the categories of the schema must have hash_version {VERSION}, got "
-                f"{schema.hash_version}: TensorFlow cannot hash them, train the model anew"
-            )
         self._schema = schema
         self._layout = "ragged" if layout == "ragged" else "fields"  # row keys are for training
 

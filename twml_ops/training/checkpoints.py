@@ -393,12 +393,10 @@ class RunPublisher:
     def _made(
         self, model: tf.keras.Model, schema: Schema, trained: tf.keras.Model | None = None
     ) -> ScorerPublisher:
-        # Raw columns are hashed as the readers hash them now, not as the readers of older runs did.
-        old = schema.categorical and schema.hash_version == 1
         name = OUTPUT_NAME if len(schema.labels) == 1 else None  # labels have names
         return ScorerPublisher(
             *(model, self._folder),
-            schema=None if old else schema,
+            schema=schema,
             output_name=name,
             trained=trained,
             known=self.known,
