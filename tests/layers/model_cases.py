@@ -232,7 +232,7 @@ CASES: dict[str, Case] = {
         lambda seed: layers.FactorizationMachine(pool=False), tf.constant(VECTORS)
     ),
     **{
-        name: Case(lambda seed, name=name: getattr(layers, name)(3), tf.constant(VECTORS))
+        name: Case(lambda seed, name=name: getattr(research, name)(3), tf.constant(VECTORS))
         for name in VECTOR_LAYERS
     },
     "FieldEmbedding": Case(
