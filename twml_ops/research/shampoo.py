@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from twml_ops._keras import KERAS_3, serializable
 from twml_ops.ops._tape import tf_variable
-from twml_ops.optimizers._keras_options import check_other_options, initialize_keras
+from twml_ops.optimizers.keras_options import check_other_options, initialize_keras
 from twml_ops.research._inverse_roots import RootMethod, inverse_roots
 from twml_ops.research._replica_variables import on_replica, replica_devices
 from twml_ops.research._shampoo_blocks import (
