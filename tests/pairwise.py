@@ -62,5 +62,5 @@ def each_value(**parameters):
 
 
 def on_both(values, *kept):
-    """Values of a parameter, of which the second TensorFlow gets those that are in `kept` only."""
+    """Values of a parameter. On the second TensorFlow, only the values in `kept` are tested."""
     return [pytest.param(v, marks=[] if v in kept else [ONE_TF]) for v in values]

@@ -1,4 +1,4 @@
-"""The door to `twml_ops.research`, which no other package imports before something asks for it.
+"""The module through which other packages import `twml_ops.research`, when a name of it is used.
 
 The names of its Keras classes are registered with placeholders, so that files that have them load
 without an import of the package, whatever version wrote them.

@@ -1,4 +1,4 @@
-"""A training from Python is that of the command, and says nothing but to its reporter."""
+"""A training from Python gives the model of the command, and prints nothing itself."""
 
 import json
 import subprocess

@@ -25,11 +25,33 @@ SOURCES = (
 Run = Annotated[Path, typer.Argument(help="Folder of a finished run.", show_default=False)]
 Data = Annotated[str, typer.Option(help=f"Examples: {SOURCES}.", show_default=False)]
 BatchSize = Annotated[int, typer.Option(min=1, help="Examples in a batch.")]
+ConfigFile = Annotated[
+    Path,
+    typer.Option(help="JSON file to write, for --config of `twml-ops train`.", show_default=False),
+]
+EvalOfTrain = Annotated[
+    str | None,
+    typer.Option(
+        "--eval",
+        help="Examples that `train` is to evaluate on. They are not read. Default: a part of "
+        "--data, as of `train`, which is then not used here.",
+        show_default=False,
+    ),
+]
+SchemaOfTrain = Annotated[
+    str | None,
+    typer.Option(
+        "--schema", help="File with the uses of the columns, as of `train`.", show_default=False
+    ),
+]
+Optimizer = Annotated[
+    str, typer.Option(help="adagrad, lazy_adam, rowwise_adagrad, ftrl, momentum or sgd.")
+]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the file --out.")]
 
 
 def _columns(metavar: str, text: str) -> Any:
-    """An option that says what columns are."""
+    """An option of `ColumnOptions`, in the panel of help that is about columns."""
     panel = "What columns are (CSV, Parquet, TFRecord)"
     return typer.Option(metavar=metavar, help=text, show_default=False, rich_help_panel=panel)
 

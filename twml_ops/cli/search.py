@@ -14,8 +14,11 @@ from twml_ops.cli.options import (
     SOURCES,
     BatchSize,
     ColumnOptions,
+    ConfigFile,
     Debug,
+    EvalOfTrain,
     Overwrite,
+    SchemaOfTrain,
     expanded,
     given_options,
 )
@@ -35,27 +38,9 @@ LIST = "INTEGERS"
 def search(
     ctx: typer.Context,
     data: Annotated[str, typer.Option(help=f"Examples: {SOURCES}.", show_default=False)],
-    out: Annotated[
-        Path,
-        typer.Option(
-            help="JSON file to write, for --config of `twml-ops train`.", show_default=False
-        ),
-    ],
-    eval_: Annotated[
-        str | None,
-        typer.Option(
-            "--eval",
-            help="Examples that `train` is to evaluate on. They are not read. Default: a part of "
-            "--data, as of `train`, which is then not used here.",
-            show_default=False,
-        ),
-    ] = None,
-    schema_file: Annotated[
-        str | None,
-        typer.Option(
-            "--schema", help="File with the uses of the columns, as of `train`.", show_default=False
-        ),
-    ] = None,
+    out: ConfigFile,
+    eval_: EvalOfTrain = None,
+    schema_file: SchemaOfTrain = None,
     columns: ColumnOptions = NO_COLUMNS,
     field_units: Annotated[
         str,

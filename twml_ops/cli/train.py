@@ -18,6 +18,7 @@ from twml_ops.cli.options import (
     BatchSize,
     ColumnOptions,
     Debug,
+    Optimizer,
     command_line,
     expanded,
     given_options,
@@ -119,10 +120,7 @@ def train(
             show_default=False,
         ),
     ] = None,
-    optimizer: Annotated[
-        str,
-        typer.Option(help="adagrad, lazy_adam, rowwise_adagrad, ftrl, momentum or sgd."),
-    ] = RunConfig.optimizer,
+    optimizer: Optimizer = RunConfig.optimizer,
     learning_rate: Annotated[
         float | None,
         typer.Option(

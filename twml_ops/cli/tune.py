@@ -12,8 +12,12 @@ from twml_ops.cli.options import (
     SOURCES,
     BatchSize,
     ColumnOptions,
+    ConfigFile,
     Debug,
+    EvalOfTrain,
+    Optimizer,
     Overwrite,
+    SchemaOfTrain,
     expanded,
     given_options,
 )
@@ -26,31 +30,13 @@ if TYPE_CHECKING:
 @expanded
 def tune(
     ctx: typer.Context,
-    out: Annotated[
-        Path,
-        typer.Option(
-            help="JSON file to write, for --config of `twml-ops train`.", show_default=False
-        ),
-    ],
+    out: ConfigFile,
     data: Annotated[
         str | None,
         typer.Option(help=f"Examples: {SOURCES}. Required without --config.", show_default=False),
     ] = None,
-    eval_: Annotated[
-        str | None,
-        typer.Option(
-            "--eval",
-            help="Examples that `train` is to evaluate on. They are not read. Default: a part of "
-            "--data, as of `train`, which is then not used here.",
-            show_default=False,
-        ),
-    ] = None,
-    schema_file: Annotated[
-        str | None,
-        typer.Option(
-            "--schema", help="File with the uses of the columns, as of `train`.", show_default=False
-        ),
-    ] = None,
+    eval_: EvalOfTrain = None,
+    schema_file: SchemaOfTrain = None,
     columns: ColumnOptions = NO_COLUMNS,
     config: Annotated[
         Path | None,
@@ -71,10 +57,7 @@ def tune(
             show_default=False,
         ),
     ] = None,
-    optimizer: Annotated[
-        str,
-        typer.Option(help="adagrad, lazy_adam, rowwise_adagrad, ftrl, momentum or sgd."),
-    ] = RunConfig.optimizer,
+    optimizer: Optimizer = RunConfig.optimizer,
     learning_rate: Annotated[
         float | None,
         typer.Option(help="Learning rate. Default: it is searched.", show_default=False),

@@ -42,7 +42,7 @@ def tune_input(
 
 
 def tune_reference(reference: str, seconds: float, step_seconds: float, as_json: bool) -> None:
-    """Times the settings of a pipeline, and prints those that make it faster.
+    """Times the settings of a pipeline, and prints the settings that make it faster.
 
     Args:
         reference: FILE.py:NAME of a `twml_ops.data.Pipeline`, or of a function that returns one.

@@ -1,6 +1,6 @@
 """The placement of tables on parameter servers, which multiply the entries that they are sent.
 
-`ParameterServerPlacement` is what layers ask for the product of a batch with a table.
+Layers compute the product of a batch with a table through `ParameterServerPlacement`.
 `shards_by_row` chooses the axis by which a table is divided over the servers.
 """
 
