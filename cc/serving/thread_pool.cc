@@ -15,7 +15,7 @@ namespace twml::serving {
 struct ThreadPool::Job {
   int64_t total, ranges;
   const std::function<void(int64_t, int64_t)>& body;
-  int helpers;                     // that may still join
+  int helpers;                     // may still join, guarded by the lock of the pool
   std::atomic<int64_t> next{0};    // the first range that no thread has taken
   int active = 0;                  // helpers that are in the job, guarded by the lock of the pool
   std::condition_variable done{};  // active is 0
@@ -57,11 +57,12 @@ class ThreadPool::Workers {
   int size() const { return static_cast<int>(threads_.size()); }
 
   void Run(Job* job) {
+    const int helpers = job->helpers;  // read before the other threads know the job
     {
       std::lock_guard<std::mutex> lock(mu_);
       jobs_.push_back(job);
     }
-    for (int i = job->helpers; i > 0; --i) wake_.notify_one();
+    for (int i = helpers; i > 0; --i) wake_.notify_one();
     job->Take();
     std::unique_lock<std::mutex> lock(mu_);
     const auto found = std::find(jobs_.begin(), jobs_.end(), job);
