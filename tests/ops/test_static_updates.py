@@ -106,7 +106,8 @@ def test_a_batch_of_padding_changes_nothing_by_an_update():
     @tf.function(jit_compile=True)
     def update(ids, rows):
         with ops.xla_compatible():
-            ops.apply_momentum(variable, slot, ids, rows, 0.1, 0.9)
+            gradient = tf.IndexedSlices(rows, ids)
+            ops.apply_rows("momentum", variable, [slot], gradient, [0.1, 0.0, 0.9, 0.0])
 
     update(tf.fill([4], tf.constant(-1, tf.int64)), tf.ones([4, D]))
     np.testing.assert_array_equal(variable, np.ones((N, D)))

@@ -306,7 +306,9 @@ def test_bad_input_gets_the_same_message_and_changes_nothing():
         lambda: ops.percentile_discretize([5], [1.0], [0, 1], [1], [0.5], [0, 1], unknown="error"),
         lambda: ops.percentile_discretize([5], [1.0], [0, 1], [1], [2.0, 0.5], [0, 2]),
         lambda: ops.hash_ids([5], 63),
-        lambda: ops.apply_sgd(table, [0, 4], tf.ones([2, 2]), 0.1),
+        lambda: ops.apply_rows(
+            "sgd", table, [], tf.IndexedSlices(tf.ones([2, 2]), [0, 4]), [0.1, 0.0]
+        ),
         lambda: ops.row_splits_from_indices([1, 0], 3),
         lambda: ops.csr_from_indices([[1, 7], [0, 7]], 3),
         lambda: ops.csr_from_indices([[1, 7], [3, 7]], 3),

@@ -25,7 +25,9 @@ UPDATES = {
     "assign": lambda table: table.assign(tf.fill([6, 1], 100.0)),
     "assign_add": lambda table: table.assign_add(tf.fill([6, 1], 98.0)),
     "scatter": lambda table: table.scatter_nd_update([[1], [4]], [[100.0], [100.0]]),
-    "apply_rows": lambda table: ops.apply_sgd(table, [1, 4], [[-98.0], [-98.0]], 1.0),
+    "apply_rows": lambda table: ops.apply_rows(
+        "sgd", table, [], tf.IndexedSlices(tf.constant([[-98.0], [-98.0]]), [1, 4]), [1.0, 0.0]
+    ),
 }
 
 

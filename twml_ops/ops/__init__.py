@@ -6,13 +6,7 @@ number of its entries, N the size of the id space and D the width of a table.
 """
 
 from twml_ops.ops.apply_rows import (
-    apply_adagrad,
-    apply_ftrl,
-    apply_lazy_adam,
-    apply_momentum,
     apply_rows,
-    apply_rowwise_adagrad,
-    apply_sgd,
     bias_corrected,
     is_sparse_linear_gradient,
     sparse_linear_gradient_inputs,
@@ -51,13 +45,7 @@ __all__ = [
     "QuantileSketch",
     "SketchState",
     "TakenRows",
-    "apply_adagrad",
-    "apply_ftrl",
-    "apply_lazy_adam",
-    "apply_momentum",
     "apply_rows",
-    "apply_rowwise_adagrad",
-    "apply_sgd",
     "average_rows",
     "bias_corrected",
     "csr_from_indices",

@@ -33,9 +33,30 @@ def apply_rows(
     `sparse_linear` and is computed in the graph that is being built, backward pass and update run
     as one fused op. The result is bit for bit the same, and the gradient is never stored.
 
+    The rules, with the gradient g of a row w; "Slots" are variables and "hyper" are scalars after
+    learning_rate and decay, both in this order. Sources: `twml_ops.optimizers`, whose class of a
+    rule has the same form.
+
+        rule               slots           hyper
+        sgd                -               -
+            w -= learning_rate * g
+        momentum           m               momentum, nesterov (0 or 1)
+            m = momentum * m - learning_rate * g; w += m
+            with nesterov: w += momentum * m - learning_rate * g
+        adagrad            a               epsilon
+            a += g^2; w -= learning_rate * g / sqrt(a + epsilon)
+        rowwise_adagrad    a [N]           epsilon
+            a += mean(g^2) over the row; w as of adagrad
+        lazy_adam          m, v            beta_1, beta_2, epsilon
+            m += (1 - beta_1) * (g - m); v += (1 - beta_2) * (g^2 - v)
+            w -= learning_rate * m / (sqrt(v) + epsilon); see `bias_corrected`
+        ftrl               a, z            learning_rate_power, l1, l2, l2_shrinkage
+            a' = a + g^2, with p = -learning_rate_power
+            z += g + 2 * l2_shrinkage * w - (a'^p - a^p) / learning_rate * w
+            w = (clip(z, -l1, l1) - z) / (a'^p / learning_rate + 2 * l2)
+
     Args:
-        rule: "sgd", "momentum", "adagrad", "rowwise_adagrad", "lazy_adam" or "ftrl". The rule
-            determines `slots` and `hyper`; see the function `apply_RULE` of each.
+        rule: "sgd", "momentum", "adagrad", "rowwise_adagrad", "lazy_adam" or "ftrl".
         var: Variable float32 or bfloat16 [N, D]. bfloat16 rows are updated in float32 and stored
             with stochastic rounding. A variable on a GPU is updated there, by stock TensorFlow ops
             if there are no CUDA kernels.
@@ -201,197 +222,6 @@ def _operations_to_wait_for(operations: Iterable[tf.Operation]) -> tuple[tf.Oper
         else:
             found[op.name] = op
     return tuple(found.values())
-
-
-def _indexed_slices(gradient: Any, ids: Any) -> tf.IndexedSlices:
-    return tf.IndexedSlices(tf.convert_to_tensor(gradient, tf.float32), tf.convert_to_tensor(ids))
-
-
-def apply_sgd(var: Any, ids: Any, grads: Any, learning_rate: Any, decay: Any = 0.0) -> Any:
-    """Gradient descent on some rows of a table: `w -= learning_rate * g`.
-
-    Args:
-        var: Variable float32 or bfloat16 [N, D].
-        ids: Integer [K], the rows to update, each in [0, N). Rows of repeated ids are summed.
-        grads: float32 [K, D], the gradient rows.
-        learning_rate: Float scalar.
-        decay: Float scalar; the touched rows are first multiplied by 1 - decay.
-
-    Returns:
-        The operation that updates, or None in eager mode.
-    """
-    return apply_rows("sgd", var, [], _indexed_slices(grads, ids), [learning_rate, decay])
-
-
-def apply_momentum(
-    var: Any,
-    momentum_slot: Any,
-    ids: Any,
-    grads: Any,
-    learning_rate: Any,
-    momentum: Any,
-    nesterov: bool = False,
-    decay: Any = 0.0,
-) -> Any:
-    """Gradient descent with momentum: `m = momentum * m - learning_rate * g; w += m`.
-
-    With `nesterov`, `w += momentum * m - learning_rate * g` (Nesterov 1983, in the form of
-    Sutskever et al. 2013, "On the importance of initialization and momentum in deep learning").
-
-    Args:
-        var: Variable float32 or bfloat16 [N, D].
-        momentum_slot: Variable float32 [N, D], the velocity m.
-        ids: Integer [K], the rows to update, each in [0, N). Rows of repeated ids are summed.
-        grads: float32 [K, D], the gradient rows.
-        learning_rate: Float scalar.
-        momentum: Float scalar in [0, 1).
-        nesterov: Whether to use Nesterov's form.
-        decay: Float scalar; the touched rows are first multiplied by 1 - decay.
-
-    Returns:
-        The operation that updates, or None in eager mode.
-    """
-    hyper = [learning_rate, decay, momentum, float(nesterov)]
-    return apply_rows("momentum", var, [momentum_slot], _indexed_slices(grads, ids), hyper)
-
-
-def apply_adagrad(
-    var: Any,
-    accumulator: Any,
-    ids: Any,
-    grads: Any,
-    learning_rate: Any,
-    epsilon: Any = 1e-7,
-    decay: Any = 0.0,
-) -> Any:
-    """Adagrad: `a += g^2; w -= learning_rate * g / sqrt(a + epsilon)`.
-
-    Duchi, Hazan and Singer 2011, "Adaptive Subgradient Methods for Online Learning and Stochastic
-    Optimization", in Keras' form.
-
-    Args:
-        var: Variable float32 or bfloat16 [N, D].
-        accumulator: Variable float32 [N, D], the sum of squares a.
-        ids: Integer [K], the rows to update, each in [0, N). Rows of repeated ids are summed.
-        grads: float32 [K, D], the gradient rows.
-        learning_rate: Float scalar.
-        epsilon: Float scalar added to the accumulator under the root.
-        decay: Float scalar; the touched rows are first multiplied by 1 - decay.
-
-    Returns:
-        The operation that updates, or None in eager mode.
-    """
-    hyper = [learning_rate, decay, epsilon]
-    return apply_rows("adagrad", var, [accumulator], _indexed_slices(grads, ids), hyper)
-
-
-def apply_rowwise_adagrad(
-    var: Any,
-    accumulator: Any,
-    ids: Any,
-    grads: Any,
-    learning_rate: Any,
-    epsilon: Any = 1e-7,
-    decay: Any = 0.0,
-) -> Any:
-    """Adagrad with one accumulator for each row: `a += mean(g^2)` over the row's columns.
-
-    The weights are updated as by `apply_adagrad`. The slot takes 4 bytes a row instead of 4 D.
-
-    Args:
-        var: Variable float32 or bfloat16 [N, D].
-        accumulator: Variable float32 [N], the sum of mean squares a.
-        ids: Integer [K], the rows to update, each in [0, N). Rows of repeated ids are summed.
-        grads: float32 [K, D], the gradient rows.
-        learning_rate: Float scalar.
-        epsilon: Float scalar added to the accumulator under the root.
-        decay: Float scalar; the touched rows are first multiplied by 1 - decay.
-
-    Returns:
-        The operation that updates, or None in eager mode.
-    """
-    hyper = [learning_rate, decay, epsilon]
-    return apply_rows("rowwise_adagrad", var, [accumulator], _indexed_slices(grads, ids), hyper)
-
-
-def apply_lazy_adam(
-    var: Any,
-    m: Any,
-    v: Any,
-    ids: Any,
-    grads: Any,
-    learning_rate: Any,
-    step: Any,
-    beta_1: float = 0.9,
-    beta_2: float = 0.999,
-    epsilon: float = 1e-7,
-    decay: Any = 0.0,
-) -> Any:
-    """Adam on the touched rows only; the moments of other rows do not decay.
-
-    `m += (1 - beta_1) * (g - m); v += (1 - beta_2) * (g^2 - v)`, then `w -= lr_t * m / (sqrt(v) +
-    epsilon)` with `lr_t` from `bias_corrected`. Kingma and Ba 2015, "Adam: A Method for Stochastic
-    Optimization". The bias correction uses the global step, not the number of updates of a row.
-
-    Args:
-        var: Variable float32 or bfloat16 [N, D].
-        m: Variable float32 [N, D], the first moment.
-        v: Variable float32 [N, D], the second moment.
-        ids: Integer [K], the rows to update, each in [0, N). Rows of repeated ids are summed.
-        grads: float32 [K, D], the gradient rows.
-        learning_rate: Float scalar.
-        step: Integer scalar, the global step, from 1.
-        beta_1: Decay rate of the first moment.
-        beta_2: Decay rate of the second moment.
-        epsilon: Added to the root of the second moment.
-        decay: Float scalar; the touched rows are first multiplied by 1 - decay.
-
-    Returns:
-        The operation that updates, or None in eager mode.
-    """
-    hyper = [bias_corrected(learning_rate, step, beta_1, beta_2), decay, beta_1, beta_2, epsilon]
-    return apply_rows("lazy_adam", var, [m, v], _indexed_slices(grads, ids), hyper)
-
-
-def apply_ftrl(
-    var: Any,
-    accumulator: Any,
-    linear: Any,
-    ids: Any,
-    grads: Any,
-    learning_rate: Any,
-    learning_rate_power: float = -0.5,
-    l1: float = 0.0,
-    l2: float = 0.0,
-    l2_shrinkage: float = 0.0,
-    decay: Any = 0.0,
-) -> Any:
-    """FTRL-proximal in Keras' form.
-
-    McMahan et al. 2013, "Ad Click Prediction: a View from the Trenches", with p =
-    -learning_rate_power: `a' = a + g^2; z += g + 2 * l2_shrinkage * w - (a'^p - a^p) /
-    learning_rate * w`, then `w = (clip(z, -l1, l1) - z) / (a'^p / learning_rate + 2 * l2)`. A
-    learning rate of 0 leaves weights and slots unchanged.
-
-    Args:
-        var: Variable float32 or bfloat16 [N, D].
-        accumulator: Variable float32 [N, D], the sum of squares a.
-        linear: Variable float32 [N, D], the linear term z.
-        ids: Integer [K], the rows to update, each in [0, N). Rows of repeated ids are summed.
-        grads: float32 [K, D], the gradient rows.
-        learning_rate: Float scalar.
-        learning_rate_power: Exponent of the accumulator, at most 0.
-        l1: L1 regularization strength, not negative.
-        l2: L2 regularization strength, not negative.
-        l2_shrinkage: Strength of an L2 penalty that is added to the gradient but not to the
-            accumulator; not negative.
-        decay: Float scalar; the touched rows are first multiplied by 1 - decay.
-
-    Returns:
-        The operation that updates, or None in eager mode.
-    """
-    hyper = [learning_rate, decay, learning_rate_power, l1, l2, l2_shrinkage]
-    return apply_rows("ftrl", var, [accumulator, linear], _indexed_slices(grads, ids), hyper)
 
 
 def bias_corrected(learning_rate: Any, step: Any, beta_1: Any, beta_2: Any) -> tf.Tensor:
