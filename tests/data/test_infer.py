@@ -10,6 +10,7 @@ import pytest
 from pyarrow import parquet
 
 from twml_ops.data import ColumnUses, open_source, read_schema, schema_to_text
+from twml_ops.data.guess import numbers_of_texts
 
 ROWS = 600
 START = datetime.datetime(2024, 2, 27, 22, 5, 7)
@@ -275,6 +276,79 @@ def census_csv(folder):
     return "adult.csv", ColumnUses(labels=("above50k",)), kinds.split()
 
 
+def excel_csv(folder):
+    """A German spreadsheet: a mark of UTF-8, semicolons, points between thousands, days first."""
+    rng = rng_of("excel")
+    amounts = [f"{x:,.2f}" for x in rng.lognormal(6, 1, ROWS)]
+    columns = {
+        "Bestelldatum": [t.strftime("%d.%m.%Y %H:%M") for t in times(rng)],
+        "Kunden-ID": [f"K-{x}" for x in ids(rng).tolist()],
+        "Umsatz": [x.translate(str.maketrans(",.", ".,")) for x in amounts],
+        "Marge": [f"{x:.1f} %".replace(".", ",") for x in rng.normal(12, 4, ROWS)],
+        "Gewicht": holes(rng, [f"{x:.3f}".replace(".", ",") for x in rng.random(ROWS)], ""),
+        "Filiale": [f"{x:04d}" for x in ids(rng, 20, 10, 900)],
+        "Retoure": words(rng, "1", "0"),
+    }
+    text = csv(columns, ";").replace("\n", "\r\n")
+    (folder / "export.csv").write_bytes(b"\xef\xbb\xbf" + text.encode())
+    kinds = "time categorical continuous continuous continuous categorical label"
+    return "export.csv", ColumnUses(labels=("Retoure",)), kinds.split()
+
+
+def spreadsheet_csv(folder):
+    """An American spreadsheet: months first, dollars, percents, commas between thousands."""
+    rng = rng_of("spreadsheet")
+    columns = {
+        "Order Date": [t.strftime("%-m/%-d/%Y %-I:%M %p") for t in times(rng)],
+        "Ship Date": [t.strftime("%-m/%-d/%Y") for t in times(rng, in_order=False)],
+        "Sales": [f"${x:,.2f}" for x in rng.lognormal(6, 1, ROWS)],
+        "Discount": [f"{x}%" for x in rng.integers(0, 60, ROWS)],
+        "Units": [f"{x:,}" for x in rng.integers(500, 90_000, ROWS)],
+        "Postal Code": [f"{x:05d}" for x in ids(rng, 40, 1000, 99_999)],
+        "Segment": words(rng, "Consumer", "Corporate", "Home Office"),
+        "Returned": words(rng, "Yes", "No"),
+    }
+    (folder / "orders.csv").write_text(csv(columns))
+    kinds = "time dropped continuous continuous continuous categorical categorical label"
+    return "orders.csv", ColumnUses(labels=("Returned",)), kinds.split()
+
+
+def mysql_tsv(folder):
+    r"""`SELECT ... INTO OUTFILE` behind a header: \\N, numbers as flags, zero-padded codes."""
+    rng = rng_of("mysql")
+    columns = {
+        "id": range(1, ROWS + 1),
+        "created_at": [str(t) for t in times(rng)],
+        "customer_id": holes(rng, ids(rng).tolist(), r"\N"),
+        "is_admin": rng.integers(0, 2, ROWS).tolist(),
+        "total": holes(rng, np.round(rng.lognormal(3, 1, ROWS), 2).tolist(), r"\N"),
+        "coupon": holes(rng, words(rng, "SPRING", "VIP"), r"\N"),
+        "country_code": words(rng, "049", "033", "001"),
+        "paid": rng.integers(0, 2, ROWS).tolist(),
+    }
+    (folder / "dump.tsv").write_text(csv(columns, "\t"))
+    kinds = "dropped time categorical continuous continuous categorical categorical label"
+    return "dump.tsv", ColumnUses(labels=("paid",)), kinds.split()
+
+
+def postgres_csv(folder):
+    """`COPY ... CSV HEADER`: t and f, arrays in braces, JSON, times with zones."""
+    rng = rng_of("postgres")
+    columns = {
+        "uuid": [f"{x:032x}" for x in rng.integers(0, 2**62, ROWS).tolist()],
+        "seen_at": [f"{t}.25+00" for t in times(rng)],
+        "active": words(rng, "t", "f"),
+        "roles": ["{" + b + "}" for b in bags(rng, ",", "admin", "dev", "ops")],
+        "tags": ['["' + b + '"]' for b in bags(rng, '","', "red", "blue", "x y")],
+        "device": [f'{{"os": "{w}", "v": 2}}' for w in words(rng, "ios", "android")],
+        "age": holes(rng, rng.integers(18, 80, ROWS).tolist(), ""),
+        "churned": words(rng, "t", "f"),
+    }
+    (folder / "users.csv").write_text(csv(columns))
+    kinds = "dropped time categorical bag bag categorical continuous label"
+    return "users.csv", ColumnUses(labels=("churned",)), kinds.split()
+
+
 FILES = (
     pandas_csv,
     r_csv,
@@ -286,6 +360,10 @@ FILES = (
     milliseconds_tsv,
     ratings_csv,
     census_csv,
+    excel_csv,
+    spreadsheet_csv,
+    mysql_tsv,
+    postgres_csv,
 )
 
 
@@ -314,6 +392,49 @@ def test_at_most_a_tenth_of_the_columns_is_uncertain(opened):
     findings = [f for source, _ in opened.values() for f in source.findings.values()]
     assert sum(not f.sure for f in findings) <= 0.1 * len(findings)
     assert all(f.why for f in findings)
+
+
+def test_numbers_and_dates_of_spreadsheets_have_the_values_that_are_meant(opened):
+    for name in ("excel_csv", "spreadsheet_csv"):
+        source, _ = opened[name]
+        (block,) = source.blocks()
+        days = np.floor(block.columns["time"] / 86_400)
+        first = datetime.datetime(2024, 2, 27, tzinfo=datetime.UTC).timestamp() / 86_400
+        assert days.min() == first
+        assert days.max() in (first + 19, first + 20)
+        numbers = block.groups["continuous"]
+        assert abs(np.median(numbers.table[:, 0]) - np.exp(6)) < 60
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [
+        ("$1,234.50", 1234.5),
+        ("-$5", -5),
+        ("12%", 12),
+        ("3.5 €", 3.5),
+        ("1,234,567", 1234567),
+        ("1,23", None),
+        ("0,123", None),
+        ("1,2345", None),
+        ("5kg", None),
+    ],
+)
+def test_texts_of_amounts_are_the_numbers_that_they_write(text, number):
+    numbers, good = numbers_of_texts(pa.array([text, "NA"]))
+    assert good.tolist() == [number is not None, True]
+    assert np.isnan(numbers[1])
+    np.testing.assert_equal(numbers[0], np.nan if number is None else number)
+
+
+@pytest.mark.parametrize("day", ["31/1/2024", "3/4/2024"])
+def test_dates_that_do_not_say_that_the_month_is_first_are_no_times(day, tmp_path):
+    file = tmp_path / "x.csv"
+    file.write_text("label,when,x\n" + f"0,{day},1.5\n1,3/2/2024,2.5\n" * 5)
+    with pytest.warns(UserWarning, match="do not say that the month comes first"):
+        source = open_source(f"{file}")
+    assert source.findings["when"].kind == "dropped"
+    assert not source.findings["when"].sure
 
 
 @pytest.mark.parametrize("name", [write.__name__ for write in FILES])

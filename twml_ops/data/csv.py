@@ -398,8 +398,11 @@ class _CsvColumns(ArrowColumns):
 
 
 def _with_points(texts: pa.Array) -> pa.Array:
-    """Texts in which numbers with a decimal comma have a point, as R writes them with `;`."""
-    return pc.replace_substring_regex(texts, "^([-+]?[0-9]+),([0-9]+)$", r"\1.\2")
+    """Texts in which numbers with a decimal comma have a point, as R and Excel write with `;`."""
+    thousands = pc.match_substring_regex(texts, r"^[^0-9]*[0-9]{1,3}(\.[0-9]{3})+,[0-9]+[^0-9]*$")
+    texts = pc.if_else(thousands, pc.replace_substring(texts, ".", ""), texts)
+    number = "^([-+]?[$€£¥]? ?[-+]?[0-9]+),([0-9]+)( ?[$€£¥%]?)$"
+    return pc.replace_substring_regex(texts, number, r"\1.\2\3")
 
 
 def _separators(schema: Schema) -> dict[str, str]:

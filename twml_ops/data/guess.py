@@ -16,14 +16,19 @@ NUMBER = r"^[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?$"
 INTEGER = r"^[-+]?[0-9]+$"
 WHOLE = r"^[-+]?[0-9]+(\.0*)?$"
 LEADING_ZERO = r"^[-+]?0[0-9]"
-TIME = (
-    r"^(?P<year>[0-9]{4})[-/](?P<month>[0-9]{2})[-/](?P<day>[0-9]{2})"
-    r"(?:[T ](?P<hour>[0-9]{2}):(?P<minute>[0-9]{2})(?::(?P<second>[0-9]{2}(?:\.[0-9]+)?))?)?"
+AMOUNT = r"^[-+]?[$€£¥]? ?[-+]?([0-9]+|[1-9][0-9]{0,2}(,[0-9]{3})+)(\.[0-9]+)? ?[$€£¥%]?$"
+"""A number with a currency, a percent sign, or commas between thousands, as spreadsheets write."""
+_TIME = (
+    r"^(?P<year>[0-9]{4})[-/](?P<month>[0-9]{1,2})[-/](?P<day>[0-9]{1,2})"
+    r"(?:(?:[T ]|, )(?P<hour>[0-9]{1,2}):(?P<minute>[0-9]{2})"
+    r"(?::(?P<second>[0-9]{2}(?:\.[0-9]+)?))?)?"
+    r"(?: ?(?P<half>[AaPp])[Mm])?"
     r" ?(?P<zone>Z|UTC|GMT|[-+][0-9]{2}(?::?[0-9]{2})?)?$"
 )
-"""A date, or a date and a time, as ISO 8601, pandas, R, Spark and BigQuery write them."""
+_DAY_FIRST = r"^([0-9]{1,2})\.([0-9]{1,2})\.([0-9]{4})"
+_MONTH_FIRST = r"^([0-9]{1,2})/([0-9]{1,2})/([0-9]{4})"
 LIST = "[]"
-"""The separator of texts that are lists in brackets, as Python and JSON write them."""
+"""The separator of texts that are lists in brackets or braces: of Python, JSON and Postgres."""
 _EXACT = 1 << 24  # a float32 keeps the integers up to this one
 _TYPED = r"^([-+]?(0|[1-9][0-9]*)(\.0*)?|True|TRUE|true|False|FALSE|false)$"
 
@@ -77,10 +82,17 @@ def is_typed(tokens: pa.Array) -> bool:
 
 
 def numbers_of_texts(texts: pa.Array) -> tuple[np.ndarray, np.ndarray]:
-    """float64 [R], NaN where a text is null, and whether each text is none or a number."""
+    """float64 [R], NaN where a text is null, and whether each text is none or a number.
+
+    `12%` is 12, `$1,234.50` is 1234.5.
+    """
     texts = trimmed(texts)
     null = pc.or_kleene(texts.is_null(), pc.is_in(texts, value_set=pa.array(("", *NULLS))))
     good = pc.or_(null.fill_null(True), pc.match_substring_regex(texts, NUMBER).fill_null(True))
+    if not pc.all(good).as_py():
+        amount = pc.match_substring_regex(texts, AMOUNT).fill_null(False)
+        good = pc.or_(good, amount)
+        texts = pc.if_else(amount, pc.replace_substring_regex(texts, "[$€£¥%, ]", ""), texts)
     kept = pc.if_else(pc.and_(good, pc.invert(null)), texts, pa.scalar(None, texts.type))
     numbers = _plain(kept).cast(pa.float64())
     return numbers.to_numpy(zero_copy_only=False), good.to_numpy(zero_copy_only=False)
@@ -94,13 +106,34 @@ def numbers_of_labels(texts: pa.Array) -> tuple[np.ndarray, np.ndarray]:
     return numbers_of_texts(lower)
 
 
+def are_times(texts: pa.Array) -> bool:
+    """Whether each text is a date, or a date and a time, of the forms of `times_of_texts`."""
+    return bool(pc.all(pc.match_substring_regex(_year_first(texts), _TIME)).as_py())
+
+
+def day_of_slashes(texts: pa.Array) -> np.ndarray:
+    """float64 [R]: the number after the first slash of `1/31/2024`; NaN for other texts."""
+    parts = pc.extract_regex(texts, r"^[0-9]{1,2}/(?P<day>[0-9]{1,2})/[0-9]{4}")
+    days = pc.struct_field(parts, "day").cast(pa.float64())
+    return days.to_numpy(zero_copy_only=False)
+
+
+def _year_first(texts: pa.Array) -> pa.Array:
+    """Texts in which dates such as `31.1.2024` and `1/31/2024` begin with the year."""
+    texts = pc.replace_substring_regex(texts, _DAY_FIRST, r"\3-\2-\1")
+    return pc.replace_substring_regex(texts, _MONTH_FIRST, r"\3-\1-\2")
+
+
 def times_of_texts(texts: pa.Array) -> tuple[np.ndarray, np.ndarray]:
-    """As `numbers_of_texts`, where a date and a time are seconds since 1970, by default of UTC."""
+    """As `numbers_of_texts`, where a date and a time are seconds since 1970, by default of UTC.
+
+    They have the forms that ISO 8601, pandas, R, Spark and BigQuery write, or begin with a date such
+    as `31.1.2024` or `1/31/2024`.
+    """
     numbers, good = numbers_of_texts(texts)
     if good.all():
         return numbers, good
-    texts = trimmed(texts)
-    parts = pc.extract_regex(texts, TIME)
+    parts = pc.extract_regex(_year_first(trimmed(texts)), _TIME)
     found = parts.is_valid().to_numpy(zero_copy_only=False)
 
     def part(name: str) -> np.ndarray:
@@ -117,7 +150,11 @@ def times_of_texts(texts: pa.Array) -> tuple[np.ndarray, np.ndarray]:
     digits = pc.replace_substring_regex(zones, "[^0-9]", "")
     digits = pc.utf8_rpad(digits, 4, "0").cast(pa.int64()).to_numpy(zero_copy_only=False)
     offset = sign * (digits // 100 * 3600 + digits % 100 * 60)
-    clock = part("hour") * 3600 + part("minute") * 60 + part("second")
+    halves = pc.ascii_lower(pc.struct_field(parts, "half").fill_null(""))
+    in_halves = pc.not_equal(halves, "").to_numpy(zero_copy_only=False)
+    hour = np.where(in_halves, part("hour") % 12, part("hour"))
+    hour += 12 * pc.equal(halves, "p").to_numpy(zero_copy_only=False)
+    clock = hour * 3600 + part("minute") * 60 + part("second")
     times = np.where(found, days * 86400.0 + clock - offset, numbers)
     return times, good | found
 
@@ -134,7 +171,7 @@ def split_lists(texts: pa.Array, separator: str) -> pa.Array:
         return pc.split_pattern(texts, separator)
     texts = trimmed(texts)
     if separator == LIST:
-        lists = pc.split_pattern(pc.replace_substring_regex(texts, r"^\[|\]$", ""), ",")
+        lists = pc.split_pattern(pc.replace_substring_regex(texts, r"^[\[{]|[\]}]$", ""), ",")
         items = pc.ascii_trim_whitespace(lists.flatten())
         items = pc.replace_substring_regex(items, "^(u?'(.*)'|\"(.*)\")$", r"\2\3")
     else:

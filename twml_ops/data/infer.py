@@ -16,15 +16,17 @@ import pyarrow.compute as pc
 from twml_ops._category_hash import NULLS
 from twml_ops.data.errors import quote
 from twml_ops.data.guess import (
+    AMOUNT,
     INTEGER,
     LEADING_ZERO,
     LIST,
     NUMBER,
-    TIME,
     WHOLE,
     are_kept,
     are_lossy,
+    are_times,
     as_array,
+    day_of_slashes,
     is_typed,
     numbers_of_texts,
     split_lists,
@@ -145,14 +147,15 @@ def _of_texts(name: str, column: pa.Array, may_be_numbers: bool) -> Finding | No
             return _of_number_texts(name, texts, values, repeats)
         found = _epoch(name, values, texts)
         return found or Finding("categorical", "text", distinct, typed=typed, by_type=True)
-    if pc.all(pc.match_substring_regex(values, TIME)).as_py():
-        times, good = times_of_texts(texts)
-        if good.all():
-            in_order = _in_order(pa.array(times[~np.isnan(times)]))
-            return Finding("time", "dates in ISO form", distinct, in_order=in_order)
+    if are_times(values):
+        return _of_times(texts, values)
     if {v.lower() for v in values[:3].to_pylist()} in _BOOLS and distinct == 2:
         return Finding("categorical", "yes or no", distinct, typed=typed, by_type=True)
+    numbers = pc.or_(numbers, pc.match_substring_regex(values, AMOUNT))
     share = pc.mean(numbers.cast(pa.int8())).as_py()
+    if may_be_numbers and share == 1:
+        marked = values.filter(pc.invert(pc.match_substring_regex(values, NUMBER)))
+        return Finding("continuous", f"numbers such as {quote(marked[0].as_py())}", distinct)
     if may_be_numbers and share >= _MOSTLY and distinct > 2:
         first = values.filter(pc.invert(numbers))[0].as_py()
         why = f"it has the text {quote(first)} beside numbers"
@@ -178,6 +181,22 @@ def _of_texts(name: str, column: pa.Array, may_be_numbers: bool) -> Finding | No
     if spaces >= 3 and distinct > _MOSTLY * count and count >= _MANY:
         return Finding("dropped", "free text, which hardly repeats", distinct, sure=False)
     return Finding("categorical", "text", distinct, typed=typed, by_type=True)
+
+
+def _of_times(texts: pa.Array, values: pa.Array) -> Finding:
+    """What texts are that have the form of dates."""
+    distinct, days = len(values), day_of_slashes(values)
+    slashes = ~np.isnan(days)
+    times, good = times_of_texts(texts)
+    if not good.all() or (slashes.any() and not (days[slashes] > 12).any()):
+        first = quote(values[int(slashes.argmax())].as_py())
+        wrong = f"dates such as {first}, which do not say that the month comes first"
+        if not slashes.any():
+            wrong = "texts in the form of dates, of which some are none"
+        return Finding("dropped", wrong, distinct, sure=False)
+    in_order = _in_order(pa.array(times[~np.isnan(times)]))
+    form = "dates with the month first" if slashes.any() else "dates"
+    return Finding("time", form, distinct, in_order=in_order)
 
 
 def _of_number_texts(name: str, texts: pa.Array, values: pa.Array, repeats: np.ndarray) -> Finding:
@@ -322,6 +341,9 @@ def _separator(values: pa.Array, repeats: np.ndarray) -> str | None:
     """What separates the categories of texts that are lists; None if they are not."""
     if pc.all(pc.match_substring_regex(values, r"^\[.*\]$")).as_py():
         return LIST
+    if pc.all(pc.match_substring_regex(values, r"^\{.*\}$")).as_py():  # of Postgres, or objects
+        has_names = pc.any(pc.match_substring_regex(values, r"^\{\s*[\"'][^\"']*[\"']\s*:")).as_py()
+        return LIST if pc.any(pc.match_substring(values, ",")).as_py() and not has_names else None
     for separator in _SEPARATORS:
         has = pc.match_substring(values, separator).to_numpy(zero_copy_only=False)
         if repeats[has].sum() < 0.1 * repeats.sum():
