@@ -64,7 +64,7 @@ ANY_TF_TESTS = tests/benchmarks tests/cuda tests/core/test_reuse_distance.py tes
 	tests/serving/test_admission.py tests/serving/test_c_interface.py tests/serving/test_connections.py tests/serving/test_inputs.py \
 	tests/serving/test_load.py tests/serving/test_model.py tests/serving/test_processes.py tests/serving/test_rest.py \
 	tests/serving/test_storage.py \
-	tests/tools tests/test_architecture.py tests/test_pairwise.py tests/test_publish.py tests/cli/test_outputs.py tests/test_child_process.py tests/test_deferred_imports.py \
+	tests/tools tests/test_architecture.py tests/test_pairwise.py tests/test_phases.py tests/test_publish.py tests/cli/test_outputs.py tests/test_child_process.py tests/test_deferred_imports.py \
 	tests/checkpoint/test_killed.py tests/cli/test_terminal.py tests/training/test_cluster_checkpoints.py tests/cli/test_explain.py tests/cli/test_plan.py \
 	tests/cli/test_columns.py tests/cli/test_learn_hash.py tests/cli/test_schema.py tests/cli/test_search.py tests/cli/test_stability.py tests/cli/test_tables.py tests/cli/test_tune.py \
 	tests/training/test_choose_epochs.py tests/training/test_choose_model.py tests/training/test_config.py \

@@ -17,11 +17,11 @@ ROOT = Path(__file__).resolve().parents[1]
 # further down, so that there is no cycle. A room that the list does not name is an error.
 ARROWS = {
     "cli": "report training analysis export serving tpu distribute research models peers layers "
-    "optimizers checkpoint data planning selfcheck _known_categories _keras _child _terminal "
-    "_deferred_imports _garbage_collection _startup_log ''",
-    "report": "training analysis export layers data planning",
+    "optimizers checkpoint data planning selfcheck _known_categories _keras _child _phases "
+    "_terminal _deferred_imports _garbage_collection _startup_log ''",
+    "report": "training analysis export layers data planning _phases",
     "training": "analysis export distribute models peers layers optimizers placement checkpoint "
-    "data planning _known_categories _keras _publish _scorer ''",
+    "data planning _known_categories _keras _phases _publish _scorer ''",
     "selfcheck": "core ops _keras _startup_log ''",
     "analysis": "layers metrics data _batch ops _core _keras",
     "tpu": "layers optimizers placement _batch ops _keras",
@@ -32,7 +32,7 @@ ARROWS = {
     "research": "export models layers optimizers data placement ops _category_keys _keras _publish",
     "export": "models checkpoint data layers ops ops.stock core _scorer _category_hash "
     "_known_categories _research _keras _publish",
-    "models": "data layers placement _batch ops _research _keras",
+    "models": "data layers placement _batch ops _research _keras _phases",
     "checkpoint": "layers optimizers data placement ops core _keras _publish",
     "planning": "",
     "peers": "core _child",
@@ -55,6 +55,7 @@ ARROWS = {
     "_category_keys": "",
     "_keras": "",
     "_child": "",
+    "_phases": "",
     "_publish": "",
     "_terminal": "",
     "_startup_log": "_tensorflow_import",

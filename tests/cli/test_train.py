@@ -1,6 +1,7 @@
 """`twml-ops train` with real readers and models, on small files."""
 
 import gzip
+import io
 import json
 import re
 from pathlib import Path
@@ -8,10 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tensorflow as tf
+from rich.console import Console
 
 from tests.trained_runs import train, write_criteo, write_libsvm
 from twml_ops.analysis import scoring
-from twml_ops.cli import main
+from twml_ops.cli import main, reporter
 from twml_ops.data import open_source, split_for_validation
 from twml_ops.training.trained_run import TrainedRun
 
@@ -83,14 +85,43 @@ def test_same_seed_gives_the_same_model_and_another_seed_another(libsvm, libsvm_
     assert not np.array_equal(weights(other), weights(libsvm_run))
 
 
-def test_without_a_terminal_the_output_is_a_few_plain_lines(tmp_path, capsys):
-    train(write_libsvm(tmp_path / "a.svm", 200), tmp_path / "run")
+def test_without_a_terminal_the_output_is_a_few_plain_lines_with_the_phases_of_the_run(
+    tmp_path, capsys
+):
+    run = train(write_libsvm(tmp_path / "a.svm", 200), tmp_path / "run")
     out, err = capsys.readouterr()
     assert err == ""
     assert "\x1b" not in out
     assert "\r" not in out
     assert len(re.findall(r"^epoch \d/2 ", out, re.M)) == 2
-    assert len(out.splitlines()) < 25
+    assert len(out.splitlines()) < 40
+    facts = json.loads((run / "run.json").read_text())
+    printed = re.findall(r"^time   (\D+) [\d,.]+ s$", out, re.M)
+    assert printed == [*facts["phases"], "all together"]
+    assert {"start", "reading", "model", "training", "evaluation", "export"} < {*printed}
+    assert sum(facts["phases"].values()) <= facts["wall_seconds"] + 0.01  # all are rounded
+    page = (run / "report.html").read_text(encoding="utf-8")
+    for name in list(facts["phases"])[:-1]:  # all but the report
+        assert f'<td class="key">{name}</td>' in page
+
+
+@pytest.mark.one_tf
+@pytest.mark.parametrize(
+    ("total", "lines"), [(1000, [*range(10, 100, 10)]), (None, [*range(50, 1050, 50)])]
+)
+def test_a_long_pass_prints_a_line_at_each_tenth_if_no_terminal_shows_it(total, lines):
+    file = io.StringIO()
+    console = Console(file=file, width=120)
+    with reporter.Bar(console, "epoch 1/2", total, line_seconds=0) as bar:
+        for _ in range(20):
+            bar.add(50, "loss 0.5")
+    found = re.findall(
+        r"^epoch 1/2: (\S+) (?:%|examples)   loss 0.5  .* ex/s$", file.getvalue(), re.M
+    )
+    assert found == [f"{n:,}" for n in lines]
+    with reporter.Bar(console, "epoch 2/2", total) as bar:
+        bar.add(1000)
+    assert "epoch 2/2" not in file.getvalue()
 
 
 @pytest.mark.one_tf
@@ -170,7 +201,7 @@ def test_a_configuration_repeats_a_run_bit_for_bit(libsvm, tmp_path):
     np.testing.assert_array_equal(weights(tmp_path / "a"), weights(tmp_path / "b"))
     runs = [json.loads((tmp_path / name / "run.json").read_text()) for name in "ab"]
     assert runs[1]["model_options"] == {"units": 8, "hidden": [8, 4]}
-    for name in ("command", "finished"):
+    for name in ("command", "finished", "phases", "wall_seconds"):
         for run in runs:
             del run[name]
     assert runs[0] == runs[1]

@@ -48,16 +48,28 @@ class _StatusColumn(ProgressColumn):
         return Text(task.fields["status"], style="cyan")
 
 
+LINE_SECONDS = 10.0  # between two lines of progress that no terminal shows
+
+
 class Bar:
-    """A progress bar over examples. It is only shown on a terminal.
+    """A progress bar over examples on a terminal; elsewhere a line at a tenth of them.
 
     Args:
         console: console of the bar.
         title: label to the left of the bar.
-        total: number of examples, if known.
+        total: number of examples, if known; otherwise a line comes at any number of them.
+        line_seconds: least time between two lines, so that short passes print none.
     """
 
-    def __init__(self, console: Console, title: str, total: int | None) -> None:
+    def __init__(
+        self,
+        console: Console,
+        title: str,
+        total: int | None,
+        line_seconds: float | None = None,
+    ) -> None:
+        self._console, self._title, self._total = console, title, total
+        self._line_seconds = LINE_SECONDS if line_seconds is None else line_seconds
         self._progress = Progress(
             TextColumn("[bold]{task.description}"),
             BarColumn(bar_width=28, complete_style="blue", finished_style="green"),
@@ -69,8 +81,8 @@ class Bar:
             transient=True,
         )
         self._task = self._progress.add_task(escape(title), total=total, status="")
-        self._start = time.perf_counter()
-        self._done = 0
+        self._start = self._last_line = time.perf_counter()
+        self._done = self._printed = 0
 
     def __enter__(self) -> Bar:
         self._progress.start()
@@ -90,6 +102,20 @@ class Bar:
         speed = self._done / max(time.perf_counter() - self._start, 1e-9)
         status = f"{status}  {speed:,.0f} ex/s".strip()
         self._progress.update(self._task, advance=examples, status=status)
+        if not self._console.is_terminal:
+            self._print_line(status)
+
+    def _print_line(self, status: str) -> None:
+        """Prints the progress if a further tenth is done and the last line is long ago."""
+        tenth = 10 * self._done // self._total if self._total else self._done
+        now = time.perf_counter()
+        if tenth <= self._printed or now - self._last_line < self._line_seconds:
+            return
+        self._printed, self._last_line = tenth, now
+        if self._total and tenth >= 10:  # what comes next says so
+            return
+        share = f"{10 * tenth} %" if self._total else f"{self._done:,} examples"
+        self._console.print(f"{escape(self._title)}: {share}   {escape(status)}", soft_wrap=True)
 
 
 class ConsoleReporter(Reporter):
@@ -106,8 +132,12 @@ class ConsoleReporter(Reporter):
         """Shows the text until the end of the block, on a terminal."""
         return self._console.status(escape(text))
 
+    def phase_ended(self, name: str, seconds: float) -> None:
+        """Prints the name of a phase and its seconds."""
+        self._console.print(f"[dim]time   {escape(name)} {seconds:,.1f} s[/]")
+
     def bar(self, title: str, total: int | None) -> Bar:
-        """Shows a bar, on a terminal."""
+        """Shows a bar on a terminal; prints a line now and then elsewhere."""
         return Bar(self._console, title, total)
 
     def warning(self, text: str) -> None:
@@ -358,6 +388,11 @@ def print_result(console: Console, result: RunResult, files: str, out: Path) -> 
     """
     print_metrics(console, result.metrics, result.label_metrics, result.metrics_before())
     console.print(f"[dim]{files} are in[/] [bold]{escape(str(out))}[/]")
+
+
+def print_total(console: Console, seconds: float) -> None:
+    """Prints the wall time of a command, from the start of its process."""
+    console.print(f"[dim]time   all together[/] [bold]{seconds:,.1f} s[/]")
 
 
 def print_tuned(console: Console, out: Path) -> None:

@@ -555,6 +555,7 @@ def _train_to(
         reporter: is told what happens.
         **options: of `training.run.train`.
     """
+    from twml_ops._phases import Phases, process_start
     from twml_ops.report.run_files import write_files, write_model
     from twml_ops.training.run import train as train_model
     from twml_ops.training.run_folder import TENSORBOARD
@@ -568,6 +569,7 @@ def _train_to(
             logs=folder / TENSORBOARD if group is None or group.rank == 0 else None,
             on_model=lambda model: write_model(folder, out, model),
             command=command_line(),
+            phases=Phases(reporter.phase_ended, process_start()),
             **options,
         )
     except RunInterrupted as e:
@@ -585,7 +587,7 @@ def _train_to(
 
 def _end(result: RunResult, out: Path, checkpoints: RunCheckpoints | ClusterCheckpoints) -> None:
     """Publishes, removes checkpoints and prints, after the folder of the run is complete."""
-    from twml_ops.cli.reporter import print_result
+    from twml_ops.cli.reporter import print_result, print_total
     from twml_ops.cli.terminal import make_console
     from twml_ops.training.checkpoints import RunCheckpoints
 
@@ -593,4 +595,7 @@ def _end(result: RunResult, out: Path, checkpoints: RunCheckpoints | ClusterChec
     if isinstance(checkpoints, RunCheckpoints):
         checkpoints.publish_final(result.model)
     files = "the report, the model and the metrics"
-    print_result(make_console(), result, files, out)
+    console = make_console()
+    print_result(console, result, files, out)
+    if result.phases is not None:
+        print_total(console, result.phases.total())

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
+from twml_ops._phases import phase
 from twml_ops.layers import BoostedTrees
 from twml_ops.models._crosses import ROW_KEYS, Array
 from twml_ops.models._field_statistics import StatisticsColumns
@@ -90,10 +91,11 @@ def tree_logits(
             out_of_fold=False,
             name=f"trees_{index}",
         )
-        trees.adapt(
-            _examples(extract, dataset, label if len(labels) > 1 else None, statistics),
-            columns=statistics and statistics.known,
-        )
+        with phase("boosted trees"):
+            trees.adapt(
+                _examples(extract, dataset, label if len(labels) > 1 else None, statistics),
+                columns=statistics and statistics.known,
+            )
         if trees.held_out_gain < _MIN_GAIN:
             return []
         logits.append(trees(parts))

@@ -52,6 +52,7 @@ def render(result: RunResult) -> str:
             for label, scores in result.scores.items()
         ],
         trials=_trial_rows(facts),
+        phases=_phase_rows(result),
         warnings=[*leak_warnings(*_leaks(facts)), *_slow_cluster(facts), *_differs(facts)],
         configuration=_configuration(facts),
         command=facts["command"],
@@ -108,6 +109,14 @@ def _trial_rows(facts: Mapping[str, Any]) -> list[dict[str, Any]]:
         }
         for i, trial in enumerate(trials)
     ]
+
+
+def _phase_rows(result: RunResult) -> list[dict[str, str]]:
+    """The phases so far as text; none if nothing was trained."""
+    if result.phases is None:
+        return []
+    seconds = {**result.phases.seconds, "all together, until this report": result.phases.total()}
+    return [{"name": name, "seconds": f"{value:,.1f}"} for name, value in seconds.items()]
 
 
 def _pictures(result: RunResult) -> list[dict[str, Any]]:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import tensorflow as tf
 
 from twml_ops import export
+from twml_ops._phases import Phases, phase
 from twml_ops.layers import save_model
 from twml_ops.report.page import render
 from twml_ops.training.model import in_memory, without_optimizer
@@ -46,8 +48,20 @@ def write_files(folder: Path, result: RunResult) -> None:
 
     run.json is written last: it marks the run as finished.
     """
-    bare = without_optimizer(result.model)
-    export.to_tf(in_memory(bare), folder / SAVED_MODEL, output_names=[OUTPUT_NAME])
-    (folder / REPORT_FILE).write_text(render(result), encoding="utf-8")
+    phases = result.phases or Phases()
+    with phases.recording():
+        with phase("export"):
+            bare = without_optimizer(result.model)
+            export.to_tf(in_memory(bare), folder / SAVED_MODEL, output_names=[OUTPUT_NAME])
+        with phase("report"):
+            (folder / REPORT_FILE).write_text(render(result), encoding="utf-8")
     write_json(folder / METRICS_FILE, result.metrics_file())
-    write_json(folder / RUN_FILE, result.facts)
+    write_json(folder / RUN_FILE, {**result.facts, **_times(result.phases)})
+
+
+def _times(phases: Phases | None) -> dict[str, Any]:
+    """The entries of run.json about the time that a training took."""
+    if phases is None:
+        return {}
+    seconds = {name: round(value, 3) for name, value in phases.seconds.items()}
+    return {"phases": seconds, "wall_seconds": round(phases.total(), 3)}

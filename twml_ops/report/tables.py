@@ -19,6 +19,7 @@ _NOTES = {
     "rce": "reduction of that entropy in percent",
     "calibration": "mean prediction / mean label",
     "examples_per_second": "including reading",
+    "seconds": "for these examples alone",
 }
 
 _NAMES = {

@@ -11,6 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from twml_ops import models
+from twml_ops._phases import phase
 from twml_ops.data import Source
 from twml_ops.training.checkpoints import RunCheckpoints
 from twml_ops.training.config import RunConfig
@@ -64,15 +65,18 @@ def final_fit(
         if not first:
             folder = below(logs, f"member_{number}")
             here = LocalRunner(config, folder, reporter, checkpoints, number)
-        model = here.build(lambda: make_model(source))
+        with phase("model"):
+            model = here.build(lambda: make_model(source))
         if chosen is not None:
-            return here.fit(model, source, None, epochs=chosen.epochs)
+            with phase("refit" if chosen.refit else "training"):
+                return here.fit(model, source, None, epochs=chosen.epochs)
         monitored = None
         if first:
             report_model(reporter, model, config.optimizer)
             # The evaluation data is only monitored: nothing is chosen by it.
             monitored = Monitored(held_out, "evaluation")
-        return here.fit(model, source, monitored, epochs=config.fixed_epochs)
+        with phase("training"):
+            return here.fit(model, source, monitored, epochs=config.fixed_epochs)
 
     return fit
 

@@ -54,6 +54,14 @@ class Reporter:
         """
         return contextlib.nullcontext()
 
+    def phase_ended(self, name: str, seconds: float) -> None:
+        """A phase has ended; run.json and the report have it under the same name.
+
+        Args:
+            name: what was done.
+            seconds: its wall time, without the phases within it.
+        """
+
     def bar(self, title: str, total: int | None) -> AbstractContextManager[Bar]:
         """A pass over examples.
 

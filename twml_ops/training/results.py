@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
+from twml_ops._phases import Phases
 from twml_ops.training.config import RunConfig
 
 if TYPE_CHECKING:
@@ -275,6 +276,7 @@ class RunResult:
             calibration.
         epoch_choice: how the number of epochs was chosen; None if it was given.
         known: the categories of the training data; None if they have none.
+        phases: the phases of the training and their wall times; None if nothing was trained.
     """
 
     model: tf.keras.Model
@@ -286,6 +288,7 @@ class RunResult:
     uncalibrated_scores: Mapping[str, Scores] | None = None
     epoch_choice: EpochChoice | None = None
     known: KnownCategories | None = None
+    phases: Phases | None = None
 
     @cached_property
     def label_metrics(self) -> dict[str, dict[str, float]]:

@@ -14,6 +14,7 @@ import tensorflow as tf
 import twml_ops
 from twml_ops import _keras
 from twml_ops._known_categories import KnownCategories
+from twml_ops._phases import Phases, phase
 from twml_ops.analysis import leaking_features, scoring
 from twml_ops.data import Schema, Source, original_errors
 from twml_ops.peers import PeerGroup
@@ -55,6 +56,7 @@ def train(
     group: PeerGroup | None = None,
     asked: RunConfig | None = None,
     command: str = "",
+    phases: Phases | None = None,
 ) -> RunResult:
     """Trains and evaluates a model.
 
@@ -71,109 +73,126 @@ def train(
         group: the ranks of which this process is one; None: it trains without peers.
         asked: what the user chose, where a cluster or peers may train something else.
         command: the command that repeats the run, for its facts; empty if there is none.
+        phases: records the phases; None: they begin with this call.
 
     Raises:
         UserError: the configuration is invalid, or the loss became NaN.
         ValueError: the model is unknown, or data cannot be read.
     """
-    check_slots(config)
-    check_storage(config)
-    if config.model == AUTO:
-        check_auto(config)
-    start = WarmStart(config) if config.from_run is not None else None
-    runner: Runner | None = None
-    if config.cluster is not None:
-        assert cluster_runner is not None
-        config = with_learning_rate(config)
-        runner = cluster_runner(config)
-        runner.connect()
-    eval_is_given = config.eval is not None or eval is not None
-    data, held_out, holdout = _opened(config, start, data, eval)
-    if cluster_role() != "worker" and (group is None or group.rank == 0):
-        reporter.columns(data)
-    if config.cluster is not None:
-        check_one_label(data.schema.labels)
-    second = second_model(config, data.schema)
-    if config.model != AUTO:
-        config = with_defaults(config, data.schema)
-        builder_of(config.model)  # fails before the examples are read
-    check_balance(config, data.schema)
-    with original_errors(data, held_out), reporter.phase(f"reading {data.name}"):
-        parts = validation_parts(config, data)
-        data = training_examples(config, data)
-        sizes = data.num_examples(), held_out.num_examples()
+    phases = phases or Phases(reporter.phase_ended)
+    with phases.recording():
+        check_slots(config)
+        check_storage(config)
+        if config.model == AUTO:
+            check_auto(config)
+        start = WarmStart(config) if config.from_run is not None else None
+        runner: Runner | None = None
+        if config.cluster is not None:
+            assert cluster_runner is not None
+            config = with_learning_rate(config)
+            runner = cluster_runner(config)
+            runner.connect()
+        eval_is_given = config.eval is not None or eval is not None
+        with phase("inspection of the data"):
+            data, held_out, holdout = _opened(config, start, data, eval)
+        if cluster_role() != "worker" and (group is None or group.rank == 0):
+            reporter.columns(data)
+        if config.cluster is not None:
+            check_one_label(data.schema.labels)
+        second = second_model(config, data.schema)
+        if config.model != AUTO:
+            config = with_defaults(config, data.schema)
+            builder_of(config.model)  # fails before the examples are read
+        check_balance(config, data.schema)
+        with (
+            original_errors(data, held_out),
+            phase("reading"),
+            reporter.phase(f"reading {data.name}"),
+        ):
+            parts = validation_parts(config, data)
+            data = training_examples(config, data)
+            sizes = data.num_examples(), held_out.num_examples()
+            if cluster_role() != "worker":
+                for text in labels_of_one_value(data):
+                    reporter.warning(text)
+        reporter.data(data, held_out, sizes)
+        if holdout == "time" and not eval_is_given:
+            reporter.split_in_time(data.schema)
+        differs = None
+        if asked is not None:
+            who = "peers" if config.cluster is None else "a cluster"
+            differs = differences_to_one_process(asked, data.schema, who)
+        if differs is not None and (group.rank == 0 if group else cluster_role() == "chief"):
+            reporter.differs(differs)
+        with original_errors(data, held_out, *(parts or ())):
+            config = with_crosses(config, parts, reporter)
+            examined = parts.validation if parts else held_out
+            leaks: dict[str, float] = {}
+            known = None
+            if cluster_role() != "worker":  # the chief warns of them
+                with phase("leaks"):
+                    leaks = leaking_features(examined.blocks(), data.schema)
+                before = KnownCategories.load(Path(config.from_run)) if config.from_run else None
+                with phase("known categories"):
+                    known = learn_categories(data, before) if data.schema.categorical else None
+        reporter.leaks(leaks, examined.name)
+        if checkpoints is not None:
+            checkpoints.publish_with(known)
         if cluster_role() != "worker":
-            for text in labels_of_one_value(data):
-                reporter.warning(text)
-    reporter.data(data, held_out, sizes)
-    if holdout == "time" and not eval_is_given:
-        reporter.split_in_time(data.schema)
-    differs = None
-    if asked is not None:
-        who = "peers" if config.cluster is None else "a cluster"
-        differs = differences_to_one_process(asked, data.schema, who)
-    if differs is not None and (group.rank == 0 if group else cluster_role() == "chief"):
-        reporter.differs(differs)
-    with original_errors(data, held_out, *(parts or ())):
-        config = with_crosses(config, parts, reporter)
-        examined = parts.validation if parts else held_out
-        leaks: dict[str, float] = {}
-        if cluster_role() != "worker":  # the chief warns of them
-            leaks = leaking_features(examined.blocks(), data.schema)
-        known = None
-        if cluster_role() != "worker":
-            before = KnownCategories.load(Path(config.from_run)) if config.from_run else None
-            known = learn_categories(data, before) if data.schema.categorical else None
-    reporter.leaks(leaks, examined.name)
-    if checkpoints is not None:
-        checkpoints.publish_with(known)
-    if cluster_role() != "worker":
-        with original_errors(held_out), reporter.phase(f"reading {held_out.name}"):
-            parse_all(held_out)
-    if group is not None:
-        config = with_learning_rate(config)
-        runner = PeerRunner(config, logs, reporter, checkpoints, group)
-    choices = choose(config, data, parts, logs, reporter, checkpoints, second)
-    config, choice = choices.config, choices.epochs
-    if runner is None:
-        runner = LocalRunner(config, logs, reporter, checkpoints)
-    with original_errors(data, held_out, *(parts or ())):
-        fit = final_fit(runner, choices, data, held_out, logs, reporter, checkpoints)
-        fitted = fit_members(config, fit, reporter, checkpoints)
-        on_model(fitted.model)
-        scores = score_source(fitted.model, held_out, reporter, sizes[1])
-        importances = importances_of(fitted.model, held_out, config.seed, reporter)
-    histories = [*fitted.members] + ([choice.history] if choice and choice.refit else [])
-    speed = throughput(sum(h.examples for h in histories), sum(h.seconds for h in histories))
-    validation = {"validation_log_loss": choice.log_loss} if choice else {}
-    trained_on = (data.name, sizes[0])
-    if choice and not choice.refit:
-        trained_on = (choice.fit_source, choice.fit_examples)
-    means = scoring.mean_metrics(scoring.metrics_by_label(scores))
-    return RunResult(
-        fitted.model,
-        fitted.history,
-        scores,
-        {**means, **validation, **speed},
-        importances,
-        training_facts(
-            config,
-            data.schema,
-            trained_on,
-            (held_out.name, sizes[1]),
+            with (
+                original_errors(held_out),
+                phase("reading of the evaluation data"),
+                reporter.phase(f"reading {held_out.name}"),
+            ):
+                parse_all(held_out)
+        if group is not None:
+            config = with_learning_rate(config)
+            runner = PeerRunner(config, logs, reporter, checkpoints, group)
+        choices = choose(config, data, parts, logs, reporter, checkpoints, second)
+        config, choice = choices.config, choices.epochs
+        if runner is None:
+            runner = LocalRunner(config, logs, reporter, checkpoints)
+        with original_errors(data, held_out, *(parts or ())):
+            fit = final_fit(runner, choices, data, held_out, logs, reporter, checkpoints)
+            fitted = fit_members(config, fit, reporter, checkpoints)
+            with phase("saving the model"):
+                on_model(fitted.model)
+            with phase("evaluation"):
+                scores = score_source(fitted.model, held_out, reporter, sizes[1])
+            with phase("importance"):
+                importances = importances_of(fitted.model, held_out, config.seed, reporter)
+        histories = [*fitted.members] + ([choice.history] if choice and choice.refit else [])
+        speed = throughput(sum(h.examples for h in histories), sum(h.seconds for h in histories))
+        validation = {"validation_log_loss": choice.log_loss} if choice else {}
+        trained_on = (data.name, sizes[0])
+        if choice and not choice.refit:
+            trained_on = (choice.fit_source, choice.fit_examples)
+        means = scoring.mean_metrics(scoring.metrics_by_label(scores))
+        return RunResult(
             fitted.model,
-            choice,
-            fitted.members,
-            choices.model,
-            {"data": examined.name, "features": leaks},
             fitted.history,
-            differs,
-            None if eval_is_given else holdout,
-            command,
-        ),
-        epoch_choice=choice,
-        known=known,
-    )
+            scores,
+            {**means, **validation, **speed},
+            importances,
+            training_facts(
+                config,
+                data.schema,
+                trained_on,
+                (held_out.name, sizes[1]),
+                fitted.model,
+                choice,
+                fitted.members,
+                choices.model,
+                {"data": examined.name, "features": leaks},
+                fitted.history,
+                differs,
+                None if eval_is_given else holdout,
+                command,
+            ),
+            epoch_choice=choice,
+            known=known,
+            phases=phases,
+        )
 
 
 def _opened(

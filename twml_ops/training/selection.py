@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from twml_ops import models
+from twml_ops._phases import phase
 from twml_ops.data import Schema, Source, TrainingParts, original_errors
 from twml_ops.training.checkpoints import RunCheckpoints
 from twml_ops.training.config import AUTO, DEFAULT, DEFAULT_TIME_LIMIT, RunConfig
@@ -101,7 +102,8 @@ def _choose_epochs(
 ) -> tuple[EpochChoice, FittedModel | None]:
     logs = below(logs, "early_stopping") if config.refit else logs
     runner = LocalRunner(config, logs, reporter, checkpoints)
-    epochs, kept = choose_epochs(config, runner, model_maker(config), parts, reporter)
+    with phase("choice of the epochs"):
+        epochs, kept = choose_epochs(config, runner, model_maker(config), parts, reporter)
     if kept is not None:
         kept = kept._replace(model=without_optimizer(kept.model))
     if checkpoints:
@@ -128,7 +130,7 @@ def _choose_model(
     reporter: Reporter,
     checkpoints: RunCheckpoints | None,
 ) -> tuple[RunConfig, EpochChoice, ModelChoice]:
-    with _continued(checkpoints):
+    with phase("choice of the model", whole=True), _continued(checkpoints):
         return choose_model(
             config, data.schema, parts, below(logs, "trials"), reporter, checkpoints
         )
@@ -175,7 +177,7 @@ def with_crosses(config: RunConfig, parts: TrainingParts | None, reporter: Repor
         dataset = source.dataset(LARGE_BATCH_SIZE, layout=models.layout_of(build))
         return weighted(dataset, config.positive_weight)
 
-    with reporter.phase("choosing crosses of categories"):
+    with phase("crosses"), reporter.phase("choosing crosses of categories"):
         crosses = models.choose_crosses(parts.fit.schema, *map(batches, parts))
     if crosses:
         reporter.crosses(crosses)
@@ -226,7 +228,7 @@ def try_second_model(
     kept = checkpoints.load_trials() if checkpoints else None
     if kept and kept.results:
         return kept.results[0]
-    with reporter.phase(f"trying {config.model}"):
+    with phase("second model", whole=True), reporter.phase(f"trying {config.model}"):
         result = run_trial(config, parts, log_dir=log_dir)
     if checkpoints:
         checkpoints.keep_trials(KeptTrials([result], result.trial.seconds))

@@ -11,6 +11,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from twml_ops._phases import phase
 from twml_ops.data import DataError, Source, TrainingParts, split_for_validation
 from twml_ops.training.callbacks import EarlyStopping, mean_losses
 from twml_ops.training.config import RunConfig
@@ -89,7 +90,8 @@ def choose_epochs(
     """
     fit, validation = parts
     sizes = fit.num_examples(), validation.num_examples()
-    model = runner.build(lambda: make_model(fit))
+    with phase("model"):
+        model = runner.build(lambda: make_model(fit))
     report_model(reporter, model, config.optimizer)
     reporter.validation(fit, validation, sizes)
     stopping = EarlyStopping(config.patience, restore=not config.refit)
