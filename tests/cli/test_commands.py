@@ -140,10 +140,11 @@ def test_the_version_is_printed(capsys):
     assert capsys.readouterr().out == f"twml-ops {twml_ops.__version__}\n"
 
 
-def test_help_does_not_import_tensorflow():
+def test_the_help_and_the_version_do_not_import_tensorflow():
     code = (
         "import sys; from twml_ops.cli import main\n"
-        "main(['train', '--help'])\n"
+        "for arguments in (['--version'], ['train', '--help']):\n"
+        "    main(arguments)\n"
         "assert not {'tensorflow', 'sklearn', 'matplotlib'} & set(sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

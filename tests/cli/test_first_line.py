@@ -36,7 +36,7 @@ def test_training_begins_with_its_own_line(libsvm, tmp_path):
     options = ["--epochs", "1", "--batch-size", "64"]
     done = run("train", "--data", libsvm, "--out", str(tmp_path / "run"), *options)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("data ")
+    assert done.stdout.startswith("time   start ")
     assert done.stderr == ""
 
 

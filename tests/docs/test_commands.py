@@ -43,7 +43,7 @@ def parse(arguments):
     """The command line as typer reads it, without running anything."""
     group = command_line()
     name, command, rest = group.resolve_command(group.make_context("twml-ops", ["info"]), arguments)
-    if rest and rest != ["--help"]:  # prose names commands alone
+    if rest and rest[0] not in ("--help", "--help-all"):  # prose names commands alone
         command.make_context(name, rest)
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import typer
+from typer.testing import CliRunner
 
 from twml_ops.cli.app import app
 
@@ -33,7 +34,7 @@ def options(command):
     """The names, the default and the help of each option."""
     for parameter in command.params:
         names = [n for n in (*parameter.opts, *parameter.secondary_opts) if n.startswith("--")]
-        if names and names != ["--debug"]:  # it is explained once
+        if names and names not in (["--debug"], ["--help-all"]):  # they are explained once
             yield names, "required" if parameter.required else parameter.default, parameter.help
 
 
@@ -48,6 +49,28 @@ def row(names, default, text):
         shown = default if default == "required" else f"`{default}`"
     text = " ".join(text.split()).replace("|", r"\|")
     return f"| {', '.join(f'`{n}`' for n in names)} | {shown} | {text} |"
+
+
+def help_of(name, option, monkeypatch):
+    """The lines of the help of a command on a screen of 100 columns."""
+    monkeypatch.setenv("COLUMNS", "100")
+    found = CliRunner().invoke(app, [*name.split(), option], env={"COLUMNS": "100"})
+    assert found.exit_code == 0, found.output
+    return found.output.splitlines()
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_help_fits_on_two_screens_and_all_options_are_one_option_away(name, monkeypatch):
+    short = help_of(name, "--help", monkeypatch)
+    assert len(short) <= 100
+    names = {n for option in options(COMMANDS[name]) for n in option[0]}
+    longest = short
+    if any(p.name == "help_all" for p in COMMANDS[name].params):
+        longest = help_of(name, "--help-all", monkeypatch)
+        assert "--help-all" in " ".join(short)
+        assert len(longest) > len(short)
+        assert help_of(name, "--help", monkeypatch) == short  # whatever was asked before
+    assert names <= set(re.findall(r"--[a-z][a-z-]*", "\n".join(longest)))
 
 
 def test_the_guide_has_every_command_and_no_other():

@@ -30,7 +30,7 @@ from twml_ops.cli import (
     tune,
     tune_input,
 )
-from twml_ops.cli.options import Debug
+from twml_ops.cli.options import Command, Debug
 
 app = typer.Typer(
     name="twml-ops",
@@ -60,24 +60,24 @@ def main(
     """Trains and serves ranking models on very sparse data."""
 
 
-app.command()(train.train)
-app.command()(calibrate.calibrate)
-app.command()(evaluate.evaluate)
-app.command()(predict.predict)
-app.command()(explain.explain)
-app.command()(export.export)
-app.command()(serve.serve)
-app.command()(info.info)
-app.command()(schema.schema)
-app.command()(learn_hash.learn_hash)
-app.command()(tune.tune)
-app.command()(search.search)
-app.command()(tune_input.tune_input)
-app.command()(tpu_check.tpu_check)
-app.command()(gpu_check.gpu_check)
-app.command()(stability.stability)
-app.command()(launch.launch)
-app.command()(plan.plan)
-app.command()(tables.tables)
-app.command()(selfcheck.selfcheck)
+app.command(cls=Command)(train.train)
+app.command(cls=Command)(calibrate.calibrate)
+app.command(cls=Command)(evaluate.evaluate)
+app.command(cls=Command)(predict.predict)
+app.command(cls=Command)(explain.explain)
+app.command(cls=Command)(export.export)
+app.command(cls=Command)(serve.serve)
+app.command(cls=Command)(info.info)
+app.command(cls=Command)(schema.schema)
+app.command(cls=Command)(learn_hash.learn_hash)
+app.command(cls=Command)(tune.tune)
+app.command(cls=Command)(search.search)
+app.command(cls=Command)(tune_input.tune_input)
+app.command(cls=Command)(tpu_check.tpu_check)
+app.command(cls=Command)(gpu_check.gpu_check)
+app.command(cls=Command)(stability.stability)
+app.command(cls=Command)(launch.launch)
+app.command(cls=Command)(plan.plan)
+app.command(cls=Command)(tables.tables)
+app.command(cls=Command)(selfcheck.selfcheck)
 app.add_typer(checkpoints.app)

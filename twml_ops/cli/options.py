@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
 from twml_ops.cli.errors import set_debug
 
@@ -95,6 +96,62 @@ NO_COLUMNS = ColumnOptions()
 Debug = Annotated[
     bool,
     typer.Option("--debug", callback=set_debug, help="Show the traceback of an error."),
+]
+
+
+_ADVANCED: set[str] = set()
+
+
+def advanced(panel: str) -> Callable[..., Any]:
+    """`typer.Option` for the options of a panel that `--help` leaves out and `--help-all` shows.
+
+    Args:
+        panel: title of the panel. The command has a parameter of the type `HelpAll`.
+    """
+    _ADVANCED.add(panel)
+    return functools.partial(typer.Option, rich_help_panel=panel)
+
+
+class Command(TyperCommand):
+    """A command whose `--help` shows the options that are used every day, if it has `--help-all`.
+
+    Attributes:
+        shows_all: whether the help has all options.
+    """
+
+    shows_all = False
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Writes the help."""
+        left_out: list[Any] = []
+        if not self.shows_all and any(p.name == "help_all" for p in self.params):
+            left_out = [p for p in self.params if getattr(p, "rich_help_panel", None) in _ADVANCED]
+        for option in left_out:
+            option.hidden = True
+        try:
+            super().format_help(ctx, formatter)
+        finally:
+            for option in left_out:
+                option.hidden = False
+
+
+def _show_all(context: typer.Context, wanted: bool) -> None:
+    if wanted:
+        command = context.command
+        assert isinstance(command, Command)
+        command.shows_all = True
+        try:
+            typer.echo(context.get_help())
+        finally:
+            command.shows_all = False
+        raise typer.Exit
+
+
+HelpAll = Annotated[
+    bool,
+    typer.Option(
+        "--help-all", callback=_show_all, is_eager=True, help="Show all options and exit."
+    ),
 ]
 
 

@@ -11,12 +11,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from twml_ops.cli.options import Debug
+from twml_ops.cli.options import Debug, HelpAll, advanced
 from twml_ops.training.errors import UserError
 
 if TYPE_CHECKING:
     from twml_ops.planning import ClusterResources, Compute, CpuCosts, Job, Prediction, Table
     from twml_ops.report.plan import Plan
+
+_step = advanced("Details of a step")
+_measured = advanced("Measured times")
 
 
 def plan(
@@ -44,7 +47,7 @@ def plan(
     every: Annotated[int, typer.Option(help="Batches between two exchanges of peers.")] = 16,
     exchanged: Annotated[
         list[float] | None,
-        typer.Option(
+        _step(
             help="Distinct ids of these batches: one number, or one per table. "
             "[default: --every times --unique, or as for uniform ids]"
         ),
@@ -58,21 +61,19 @@ def plan(
     ] = "sync",
     steps_per_execution: Annotated[
         int,
-        typer.Option(
+        _step(
             min=1,
             help="Steps of a call of TensorFlow. In all of them but one a worker packs a batch "
             "while the servers work.",
         ),
     ] = 4,
-    values: Annotated[
-        bool, typer.Option(help="Entries have values. Otherwise all values are 1.")
-    ] = False,
+    values: Annotated[bool, _step(help="Entries have values. Otherwise all values are 1.")] = False,
     deduplicate: Annotated[
-        bool, typer.Option(help="The hybrid strategies send repeated ids once.")
+        bool, _step(help="The hybrid strategies send repeated ids once.")
     ] = True,
-    half: Annotated[bool, typer.Option(help="Activations are sent in half precision.")] = False,
+    half: Annotated[bool, _step(help="Activations are sent in half precision.")] = False,
     overlap: Annotated[
-        bool, typer.Option(help="The hybrid strategies overlap a batch with the next one.")
+        bool, _step(help="The hybrid strategies overlap a batch with the next one.")
     ] = False,
     dense: Annotated[int, typer.Option(help="Number of weights behind the tables.")] = 0,
     slots: Annotated[
@@ -83,17 +84,17 @@ def plan(
     ] = None,
     sparse_ms: Annotated[
         float,
-        typer.Option(
+        _measured(
             help="Measured time of the sparse layers in a step on one core. With --measure or "
             "--costs: what they take longer than these predict."
         ),
     ] = 0.0,
-    dense_ms: Annotated[float, typer.Option(help="The same of the rest of a step.")] = 0.0,
+    dense_ms: Annotated[float, _measured(help="The same of the rest of a step.")] = 0.0,
     latency_ms: Annotated[
-        float, typer.Option(help="Measured time of an empty request and its response.")
+        float, _measured(help="Measured time of an empty request and its response.")
     ] = 0.0,
     transport: Annotated[
-        float | None, typer.Option(help="Measured MB/s that the software of a host can send.")
+        float | None, _measured(help="Measured MB/s that the software of a host can send.")
     ] = None,
     measure: Annotated[
         bool,
@@ -134,6 +135,7 @@ def plan(
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, nothing else.")] = False,
     debug: Debug = False,
+    help_all: HelpAll = False,
 ) -> None:
     """Predicts bytes and steps/s of each way to distribute a job, and recommends one.
 

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
-from twml_ops.cli.options import Debug
+from twml_ops.cli.options import Debug, HelpAll, advanced
 from twml_ops.training.errors import UserError
 
 
@@ -22,6 +22,10 @@ class Storage(str, enum.Enum):
     MAPPED = "mapped"
     MEMORY = "memory"
     FILE = "file"
+
+
+_limit = advanced("Limits")
+_table = advanced("Large tables")
 
 
 def serve(
@@ -64,14 +68,14 @@ def serve(
         typer.Option(min=0, help="Requests that are computed at the same time; 0: one per core."),
     ] = 0,
     row_threads: Annotated[
-        int, typer.Option(min=1, help="Threads that share the rows of a request.")
+        int, _limit(min=1, help="Threads that share the rows of a request.")
     ] = 1,
     queue: Annotated[
-        int, typer.Option(min=0, help="Requests that wait for a thread; further ones are refused.")
+        int, _limit(min=0, help="Requests that wait for a thread; further ones are refused.")
     ] = 128,
     max_connections: Annotated[
         int,
-        typer.Option(
+        _limit(
             min=1,
             help="HTTP connections, gRPC connections, and gRPC calls at a time. A further HTTP "
             "connection replaces the one that has waited longest for its client.",
@@ -79,19 +83,19 @@ def serve(
     ] = 1024,
     max_bytes: Annotated[
         int,
-        typer.Option(
+        _limit(
             min=1,
             help="Largest size of a request in bytes, and of the arrays that it is decoded to.",
         ),
     ] = 16 << 20,
-    max_rows: Annotated[int, typer.Option(min=1, help="Most rows of a request.")] = 10_000,
+    max_rows: Annotated[int, _limit(min=1, help="Most rows of a request.")] = 10_000,
     timeout: Annotated[
         float,
-        typer.Option(min=1e-3, help="Seconds after which a request is answered with an error."),
+        _limit(min=1e-3, help="Seconds after which a request is answered with an error."),
     ] = 10.0,
     keep_alive: Annotated[
         float,
-        typer.Option(
+        _limit(
             min=1e-3, help="Seconds after which an HTTP connection without a request is closed."
         ),
     ] = 5.0,
@@ -107,31 +111,30 @@ def serve(
         ),
     ] = None,
     grace: Annotated[
-        float, typer.Option(min=0, help="Seconds that requests have to end on SIGTERM.")
+        float, _limit(min=0, help="Seconds that requests have to end on SIGTERM.")
     ] = 30.0,
     storage: Annotated[
         Storage,
-        typer.Option(
+        _table(
             help="Where large tables are. mapped: memory-mapped files. memory: memory of the "
             "process. file: files, with the rows that are used most in a cache."
         ),
     ] = Storage.MAPPED,
     cache_bytes: Annotated[
-        int, typer.Option(min=0, help="Memory for the rows that are used most; for file.")
+        int, _table(min=0, help="Memory for the rows that are used most; for file.")
     ] = 256 << 20,
     sums_cache_bytes: Annotated[
-        int, typer.Option(min=0, help="Memory for sums by their list of ids; for file.")
+        int, _table(min=0, help="Memory for sums by their list of ids; for file.")
     ] = 0,
     direct: Annotated[
-        bool, typer.Option("--direct", help="Reads past the page cache (O_DIRECT); for file.")
+        bool, _table("--direct", help="Reads past the page cache (O_DIRECT); for file.")
     ] = False,
     queue_depth: Annotated[
         int,
-        typer.Option(
-            min=1, max=4096, help="Reads of a request that run at the same time; for file."
-        ),
+        _table(min=1, max=4096, help="Reads of a request that run at the same time; for file."),
     ] = 64,
     debug: Debug = False,
+    help_all: HelpAll = False,
 ) -> None:
     """Serves a scorer by the REST and gRPC interfaces of TensorFlow Serving, without TensorFlow.
 

@@ -18,7 +18,9 @@ from twml_ops.cli.options import (
     BatchSize,
     ColumnOptions,
     Debug,
+    HelpAll,
     Optimizer,
+    advanced,
     command_line,
     expanded,
     given_options,
@@ -38,6 +40,12 @@ if TYPE_CHECKING:
     from twml_ops.training.cluster_checkpoints import ClusterCheckpoints
     from twml_ops.training.reporter import Reporter
     from twml_ops.training.results import RunResult
+
+_more = advanced("More about the training")
+_storage = advanced("Tables larger than memory")
+_stopping = advanced("Early stopping")
+_cluster = advanced("In a cluster (TF_CONFIG)")
+_checkpoint = advanced("Checkpoints")
 
 
 @expanded
@@ -87,7 +95,7 @@ def train(
     ] = RunConfig.from_run,
     new_categories: Annotated[
         bool,
-        typer.Option(
+        _more(
             help="With --from: categories that are frequent in the new data and have no row get "
             "one, in models on fields."
         ),
@@ -104,7 +112,7 @@ def train(
     ] = RunConfig.model,
     time_limit: Annotated[
         float | None,
-        typer.Option(
+        _more(
             help="Seconds after which --model auto starts no further trial. Default: "
             f"{DEFAULT_TIME_LIMIT:g}.",
             show_default=False,
@@ -145,7 +153,7 @@ def train(
     ] = RunConfig.seed,
     ensemble: Annotated[
         int,
-        typer.Option(
+        _more(
             min=1,
             help="Train this many models with different seeds, one after another. The model of the "
             "run returns the mean of their probabilities.",
@@ -153,14 +161,14 @@ def train(
     ] = RunConfig.ensemble,
     positive_weight: Annotated[
         float,
-        typer.Option(
+        _more(
             help="Factor of the weights of positive examples in training. The predictions are not "
             "corrected for it."
         ),
     ] = RunConfig.positive_weight,
     negative_rate: Annotated[
         float,
-        typer.Option(
+        _more(
             help="Share of the negative examples to train on, drawn at random. The model ends in a "
             "layer that corrects the predictions for it."
         ),
@@ -170,7 +178,7 @@ def train(
     ] = False,
     save_slots: Annotated[
         bool,
-        typer.Option(
+        _more(
             "--save-slots/--no-save-slots",
             help="Keep the optimizer's slots in the run, so that a run --from it goes on with "
             "them. They take as much space as the weights or more.",
@@ -178,172 +186,154 @@ def train(
     ] = RunConfig.save_slots,
     storage: Annotated[
         str | None,
-        typer.Option(
+        _storage(
             metavar="DIR",
             help="Keep the rows of large tables, with the optimizer's slots, in files in this "
             "folder, on a fast local disk, and --cache-rows of each table in memory. The weights "
             "of epochs are then not averaged.",
             show_default=False,
-            rich_help_panel="Tables larger than memory",
         ),
     ] = RunConfig.storage,
     cache_rows: Annotated[
         int,
-        typer.Option(
+        _storage(
             min=1,
             help="With --storage: rows of a table in memory, at least the distinct ids of a batch. "
             "Tables with at most so many rows are in memory as a whole. `twml-ops tables` "
             "predicts the hit rates.",
-            rich_help_panel="Tables larger than memory",
         ),
     ] = RunConfig.cache_rows,
     validation: Annotated[
         str,
-        typer.Option(
+        _stopping(
             help="Part of the training data that is used for early stopping: none; time (the "
             "latest examples, by the schema's column of times); order (the last examples); random; "
             "group (random groups, by the schema's column of groups); or auto: the method that is "
             "the default of the data source.",
-            rich_help_panel="Early stopping",
         ),
     ] = RunConfig.validation,
     validation_share: Annotated[
         float,
-        typer.Option(
+        _stopping(
             help="Size of that part, as a share of the training data, between 0 and 1.",
-            rich_help_panel="Early stopping",
         ),
     ] = RunConfig.validation_share,
     patience: Annotated[
         int,
-        typer.Option(
+        _stopping(
             min=1,
             help="Stop after this many epochs in a row without a lower validation loss.",
-            rich_help_panel="Early stopping",
         ),
     ] = RunConfig.patience,
     max_epochs: Annotated[
         int,
-        typer.Option(
+        _stopping(
             min=1,
             help="Stop after this many epochs in any case.",
-            rich_help_panel="Early stopping",
         ),
     ] = RunConfig.max_epochs,
     refit: Annotated[
         bool,
-        typer.Option(
+        _stopping(
             help="Afterwards train a new model on all training data, for the best number of "
             "epochs; or keep the weights of the best epoch.",
-            rich_help_panel="Early stopping",
         ),
     ] = RunConfig.refit,
     mode: Annotated[
         str,
-        typer.Option(
+        _cluster(
             help="sync, async or hogwild: how workers synchronize updates.",
-            rich_help_panel="In a cluster (TF_CONFIG)",
         ),
     ] = ClusterOptions.mode,
     partition_axis: Annotated[
         str,
-        typer.Option(
+        _cluster(
             help="row, column or auto: how tables are divided among the servers.",
-            rich_help_panel="In a cluster (TF_CONFIG)",
         ),
     ] = ClusterOptions.partition_axis,
     wire_dtype: Annotated[
         str,
-        typer.Option(
+        _cluster(
             help="float32, bfloat16 or float16: data type of products and gradients in messages.",
-            rich_help_panel="In a cluster (TF_CONFIG)",
         ),
     ] = ClusterOptions.wire_dtype,
     exchange_every: Annotated[
         int,
-        typer.Option(
+        _cluster(
             min=1,
             help="Batches of a worker for which it exchanges messages with the servers once. With "
             "more, servers need less CPU time and products are older. Not with --mode sync.",
-            rich_help_panel="In a cluster (TF_CONFIG)",
         ),
     ] = ClusterOptions.exchange_every,
     steps_per_execution: Annotated[
         int,
-        typer.Option(
+        _cluster(
             min=1,
             help="Steps of a call of TensorFlow, rounded up to a multiple of --exchange-every. "
             "More need less CPU time a step, and more time before the first step.",
-            rich_help_panel="In a cluster (TF_CONFIG)",
         ),
     ] = ClusterOptions.steps_per_execution,
     checkpoint_every: Annotated[
         str,
-        typer.Option(
+        _checkpoint(
             metavar="N[s|m]",
             help="Steps (1000), seconds (30s) or minutes (10m) between checkpoints; 0: none. They "
             "are written to OUT.checkpoints and removed when the run has finished. In a cluster "
             f"steps, {ClusterOptions.checkpoint_every} by default; all servers must be able to "
             "access the folder.",
-            rich_help_panel="Checkpoints",
         ),
     ] = "10m",
     checkpoint_keep: Annotated[
         int,
-        typer.Option(min=1, help="How many checkpoints are kept.", rich_help_panel="Checkpoints"),
+        _checkpoint(min=1, help="How many checkpoints are kept."),
     ] = CheckpointOptions.keep,
     checkpoint_policy: Annotated[
         str,
-        typer.Option(
+        _checkpoint(
             help="full, one-shot, consecutive or intermittent: checkpoints have all rows of tables "
             "and their slots, or those that changed since the first checkpoint, since the one "
             "before, or since one with all rows, which is repeated when that writes fewer bytes.",
-            rich_help_panel="Checkpoints",
         ),
     ] = RunConfig.checkpoint_policy,
     checkpoint_bits: Annotated[
         int,
-        typer.Option(
+        _checkpoint(
             help="32, 8, 4, 3 or 2: bits of a weight of a table in checkpoints; 32: as it is. With "
             "fewer bits a run that is continued is not equal to one that was not stopped.",
-            rich_help_panel="Checkpoints",
         ),
     ] = RunConfig.checkpoint_bits,
     checkpoint_slot_bits: Annotated[
         int,
-        typer.Option(
+        _checkpoint(
             help="The same for the optimizer's slots of tables.",
-            rich_help_panel="Checkpoints",
         ),
     ] = RunConfig.checkpoint_slot_bits,
     resume: Annotated[
         bool,
-        typer.Option(
+        _checkpoint(
             "--resume",
             help="Continue a run that was stopped from its last checkpoint, if it has one. The "
             "result is that of a run that was not stopped, unless checkpoints are quantized. In a "
             "cluster: continue the run of an earlier start of the cluster.",
-            rich_help_panel="Checkpoints",
         ),
     ] = False,
     publish: Annotated[
         Path | None,
-        typer.Option(
+        _checkpoint(
             metavar="DIR",
             help="Write each checkpoint, and the final model, to this folder as the next version "
             "of a scorer, for `twml-ops serve DIR`: the rows of tables that changed, or all.",
             show_default=False,
-            rich_help_panel="Checkpoints",
         ),
     ] = None,
     timeout: Annotated[
         float,
-        typer.Option(
+        _cluster(
             help="Seconds after which a process that does not answer is considered lost.",
-            rich_help_panel="In a cluster (TF_CONFIG)",
         ),
     ] = ClusterOptions.timeout,
     debug: Debug = False,
+    help_all: HelpAll = False,
 ) -> None:
     """Trains a model, evaluates it, and writes the model and a report to a new folder.
 

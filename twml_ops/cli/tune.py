@@ -15,9 +15,11 @@ from twml_ops.cli.options import (
     ConfigFile,
     Debug,
     EvalOfTrain,
+    HelpAll,
     Optimizer,
     Overwrite,
     SchemaOfTrain,
+    advanced,
     expanded,
     given_options,
 )
@@ -25,6 +27,8 @@ from twml_ops.training.config import RunConfig
 
 if TYPE_CHECKING:
     from twml_ops.training.tuning import Budget
+
+_stopping = advanced("Early stopping")
 
 
 @expanded
@@ -77,27 +81,28 @@ def tune(
     ] = None,
     validation: Annotated[
         str,
-        typer.Option(
+        _stopping(
             help="Part of the training data by whose loss trials are judged, as of `train`: time, "
             "order, random, group or auto."
         ),
     ] = RunConfig.validation,
     validation_share: Annotated[
         float,
-        typer.Option(help="Size of that part, as a share of the training data, between 0 and 1."),
+        _stopping(help="Size of that part, as a share of the training data, between 0 and 1."),
     ] = RunConfig.validation_share,
     patience: Annotated[
         int,
-        typer.Option(
+        _stopping(
             min=1,
             help="Stop a trial after this many epochs in a row without a lower validation loss.",
         ),
     ] = RunConfig.patience,
     max_epochs: Annotated[
-        int, typer.Option(min=1, help="Stop a trial after this many epochs in any case.")
+        int, _stopping(min=1, help="Stop a trial after this many epochs in any case.")
     ] = RunConfig.max_epochs,
     overwrite: Overwrite = False,
     debug: Debug = False,
+    help_all: HelpAll = False,
 ) -> None:
     """Searches for the learning rate and the options of a model, on validation data.
 
