@@ -6,7 +6,7 @@ import functools
 import importlib
 import importlib.metadata
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import tensorflow as tf
@@ -80,6 +80,63 @@ def updating_optimizer_of(optimizer: Any, variable: Any) -> Any:
     if hasattr(optimizer, "optimizer_of"):
         return updating_optimizer_of(optimizer.optimizer_of(variable), variable)
     return optimizer
+
+
+def before_updates(check: Callable[[Any, Sequence[Any]], None]) -> None:
+    """Calls a function whenever a Keras optimizer that is not of this package updates variables.
+
+    In a `tf.function` that is when the function is traced. Keras asks nobody else before an update,
+    so this replaces a method of its optimizers' base class.
+
+    Args:
+        check: Takes the optimizer, which is not a wrapper of another, and the variables.
+    """
+    bases = [tf.keras.optimizers.Optimizer]
+    if not KERAS_3:
+        bases.append(tf.keras.optimizers.legacy.Optimizer)
+    for base in bases:
+        if KERAS_3:
+            base.apply = _checked_apply(base.apply, check)
+        else:
+            base.apply_gradients = _checked_apply_gradients(base.apply_gradients, check)
+
+
+def _checked_apply(method: Any, check: Any) -> Any:
+    @functools.wraps(method)
+    def apply(self: Any, grads: Any, trainable_variables: Any = None) -> Any:
+        if trainable_variables is not None:
+            trainable_variables = list(trainable_variables)
+        if _is_foreign(self):
+            check(self, trainable_variables or getattr(self, "_trainable_variables", ()))
+        return method(self, grads, trainable_variables)
+
+    return apply
+
+
+def _checked_apply_gradients(method: Any, check: Any) -> Any:
+    @functools.wraps(method)
+    def apply_gradients(self: Any, grads_and_vars: Any, *args: Any, **kwargs: Any) -> Any:
+        pairs = list(grads_and_vars)
+        if _is_foreign(self):
+            check(self, [variable for _, variable in pairs])
+        return method(self, pairs, *args, **kwargs)
+
+    return apply_gradients
+
+
+def _is_foreign(optimizer: Any) -> bool:
+    ours = any(c.__module__.partition(".")[0] == "twml_ops" for c in type(optimizer).__mro__)
+    return not ours and not hasattr(optimizer, "inner_optimizer")
+
+
+def updates_only_rows(optimizer: Any) -> bool:
+    """Whether an optimizer of Keras updates only the rows that a sparse gradient has."""
+    name = type(optimizer).__name__
+    if KERAS_3:
+        return name == "SGD" and not optimizer.momentum
+    if isinstance(optimizer, tf.keras.optimizers.legacy.Optimizer):
+        return name in ("SGD", "Adagrad", "Ftrl")
+    return name == "Adagrad"
 
 
 def in_stateless_scope() -> bool:
