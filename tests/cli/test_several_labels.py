@@ -115,6 +115,10 @@ def test_evaluation_and_predictions_are_by_label(folder, run, tmp_path, capsys):
     want = TrainedRun(run).model(batch[0], training=False)
     for i, label in enumerate(("clicked", "bought")):
         np.testing.assert_allclose(rows[:, i], want[label].numpy()[:, 0], rtol=1e-5)
+    main(["predict", str(run), "--data", f"csv:{folder}/b.csv", "--keep", "clicked"])
+    header, *lines = (line.split(",") for line in capsys.readouterr().out.splitlines())
+    assert header == ["clicked", "prediction_clicked", "prediction_bought"]
+    np.testing.assert_array_equal(np.array(lines, float)[:, 1:], rows)
 
 
 @pytest.mark.one_tf

@@ -100,17 +100,30 @@ def score_labels(
         on_batch(len(labels[-1]))
     seconds = time.perf_counter() - start
     y, p = np.concatenate(labels), np.concatenate(predictions)
-    if not np.isfinite(p).all():
-        row, column = np.argwhere(~np.isfinite(p))[0]
-        raise ValueError(
-            f"the prediction for example {row} must be finite, got {p[row, column]}: check the "
-            "data for NaN"
-        )
+    check_predictions(p)
     w = np.concatenate(weights) if weights else None
     return {
         name: Scores(np.ascontiguousarray(y[:, i]), np.ascontiguousarray(p[:, i]), seconds, w)
         for i, name in enumerate(names)
     }
+
+
+def check_predictions(predictions: npt.NDArray[np.float32], first: int = 0) -> None:
+    """Checks the predictions of consecutive examples.
+
+    Args:
+        predictions: float32 [B, number of labels].
+        first: number of the first of the examples.
+
+    Raises:
+        ValueError: one is NaN or infinite.
+    """
+    if not np.isfinite(predictions).all():
+        row, column = np.argwhere(~np.isfinite(predictions))[0]
+        raise ValueError(
+            f"the prediction for example {first + row} must be finite, got "
+            f"{predictions[row, column]}: check the data for NaN"
+        )
 
 
 def by_column(values: Any, names: Sequence[str]) -> npt.NDArray[Any]:

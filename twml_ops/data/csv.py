@@ -144,6 +144,22 @@ class CsvSource(Source):
         """See `Source`."""
         return self._findings
 
+    def column_types(self) -> dict[str, pa.DataType]:
+        """See `Source`; what is in a file is text."""
+        return dict.fromkeys(self._header, pa.string()) | self._partitions.types(
+            self._header, above=True
+        )
+
+    def raw_columns(self, types: Mapping[str, pa.DataType]) -> Iterator[pa.RecordBatch]:
+        """See `Source`; an empty field is null."""
+        inside = [n for n in self._header if n in types] or self._header[:1]
+        for rows in self._chunks():
+            batch = self._texts(rows, inside).to_batches()[0]
+            try:
+                yield self._partitions.filled(batch, rows.path, pa.schema(types.items()))
+            except pa.ArrowInvalid as e:
+                raise DataError(f"{rows.where(0)} or after: {one_line(e)}") from e
+
     def _look(self, rest: CsvRows) -> dict[str, Finding]:
         """What the beginning of a file says of the columns, and the rest where they are empty."""
         if not rest.text:

@@ -114,6 +114,23 @@ class ParquetSource(Source):
             self._schema = dataclasses.replace(self._schema, sparse_dim=dim)
         return self._schema
 
+    def column_types(self) -> dict[str, pa.DataType]:
+        """See `Source`."""
+        types = self._all_types()
+        of_folders = self._partitions.types(types.names, above=True)
+        return dict(zip(types.names, types.types, strict=True)) | of_folders
+
+    def raw_columns(self, types: Mapping[str, pa.DataType]) -> Iterator[pa.RecordBatch]:
+        """See `Source`."""
+        for path, footer in self._files:
+            inside = [n for n in _types(footer) if n in types] or [*_types(footer)][:1]
+            groups = [*range(footer.num_row_groups)]
+            for batch, row in _batches(path, footer, groups, inside):
+                try:
+                    yield self._partitions.filled(batch, path, pa.schema(types.items()))
+                except pa.ArrowException as e:
+                    raise cannot_read(path, e, f"after row {row}") from e
+
     def _all_types(self) -> pa.Schema:
         """The columns of all files and of their folders, of types that hold what all have."""
         path, footer = self._files[0]
@@ -191,22 +208,10 @@ class ParquetSource(Source):
     def _row_groups(
         self, path: str, footer: parquet.FileMetaData, groups: list[int], row: int
     ) -> Iterator[Block]:
-        """The examples of row groups, the first of which is `row` of the file.
-
-        The file is open only while they are read.
-        """
+        """The examples of row groups, the first of which is `row` of the file."""
         columns = self._columns or footer.schema.to_arrow_schema().names[:1]
-        with _open(path, footer) as file:
-            batches = file.iter_batches(_BATCH_ROWS, row_groups=groups, columns=columns)
-            while True:
-                try:
-                    batch = next(batches, None)
-                except (OSError, pa.ArrowException) as e:
-                    raise cannot_read(path, e, f"after row {row}") from e
-                if batch is None:
-                    return
-                yield self._block(batch, path, row)
-                row += len(batch)
+        for batch, first in _batches(path, footer, groups, columns, row):
+            yield self._block(batch, path, first)
 
     def _block(self, batch: pa.RecordBatch, path: str, first_row: int) -> Block:
         def where(row: int) -> str:
@@ -223,6 +228,26 @@ class ParquetSource(Source):
             ArrowColumns(batch, where, self._schema.separators), path
         )
         return block_of(columns, self._schema, where, self._dim)
+
+
+def _batches(
+    path: str, footer: parquet.FileMetaData, groups: list[int], columns: list[str], row: int = 0
+) -> Iterator[tuple[pa.RecordBatch, int]]:
+    """The rows of row groups in batches, and the number of the first row of each.
+
+    The file is open only while they are read.
+    """
+    with _open(path, footer) as file:
+        batches = file.iter_batches(_BATCH_ROWS, row_groups=groups, columns=columns)
+        while True:
+            try:
+                batch = next(batches, None)
+            except (OSError, pa.ArrowException) as e:
+                raise cannot_read(path, e, f"after row {row}") from e
+            if batch is None:
+                return
+            yield batch, row
+            row += len(batch)
 
 
 def _joined_groups(footer: parquet.FileMetaData) -> Iterator[tuple[list[int], int]]:

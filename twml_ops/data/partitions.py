@@ -43,12 +43,17 @@ class Partitions:
                 )
         self._names = names
 
-    def types(self, without: Sequence[str]) -> dict[str, pa.DataType]:
-        """The columns below the folder that was named, but `without`: integers or text."""
+    def types(self, without: Sequence[str], above: bool = False) -> dict[str, pa.DataType]:
+        """The columns below the folder that was named, but `without`: integers or text.
+
+        With `above`, the columns of the folders above it are there as well.
+        """
         types = {}
-        for name in self._names:
+        every = [*self._values.values()]
+        names = [n for n in every[0] if all(n in v for v in every)] if above else self._names
+        for name in names:
             if name not in without:
-                values = [v[name] for v in self._values.values()]
+                values = [v[name] for v in every]
                 integer = all(v is None or _INTEGER.fullmatch(v) for v in values)
                 types[name] = pa.int64() if integer else pa.string()
         return types
@@ -64,6 +69,17 @@ class Partitions:
     def have(self, path: str, name: str) -> bool:
         """Whether a folder of a file has the column."""
         return name in self._values[path]
+
+    def filled(self, batch: pa.RecordBatch, path: str, kinds: pa.Schema) -> pa.RecordBatch:
+        """Columns of a file in the order of `kinds`, with those that only its folders have."""
+        columns = []
+        for name, kind in zip(kinds.names, kinds.types, strict=True):
+            if name in batch.schema.names:
+                columns.append(batch.column(name).cast(kind))
+            else:
+                value = pa.scalar(self._values[path][name], pa.string()).cast(kind)
+                columns.append(pa.repeat(value, len(batch)))
+        return pa.RecordBatch.from_arrays(columns, schema=kinds)
 
     def added_to(self, columns: Columns, path: str) -> Columns:
         """The columns of a file, and the columns that only its folders have."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import tensorflow as tf
 
@@ -25,6 +26,9 @@ from twml_ops.data.units import (
     StoredPiece,
     in_range,
 )
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 CACHE_BYTES = 1 << 30
 
@@ -72,6 +76,33 @@ class Source(ABC):
     def findings(self) -> Mapping[str, Finding]:
         """What each column is taken for and why; empty if a schema or the format says it."""
         return {}
+
+    def column_types(self) -> dict[str, pa.DataType]:
+        """The types of the columns that `raw_columns` reads.
+
+        May take a pass over the data.
+
+        Returns:
+            Type by name; nothing if the format has no named columns.
+
+        Raises:
+            DataError: the data cannot be read.
+        """
+        return {}
+
+    def raw_columns(self, types: Mapping[str, pa.DataType]) -> Iterator[pa.RecordBatch]:
+        """Reads columns as they are written, whether the schema uses them or not.
+
+        Args:
+            types: some of `column_types`.
+
+        Yields:
+            The columns of all examples in the order of the files, in batches of any size.
+
+        Raises:
+            DataError: the data cannot be read.
+        """
+        raise DataError(f"{self.name}: this kind of data has no named columns")
 
     def own_validation(self) -> tuple[Source, Source] | None:
         """Divides training data as the source itself is divided into training and evaluation data.
@@ -435,6 +466,23 @@ class RowRange(View):
 
     def _make_pieces(self) -> Sequence[Piece]:
         return RowRangePieces(self._whole._pieces(), self._start, self._stop).pieces()
+
+    def column_types(self) -> dict[str, pa.DataType]:
+        """See `Source`."""
+        return self._whole.column_types()
+
+    def raw_columns(self, types: Mapping[str, pa.DataType]) -> Iterator[pa.RecordBatch]:
+        """See `Source`."""
+        row = 0
+        for batch in self._whole.raw_columns(types):
+            start, stop = max(self._start - row, 0), len(batch)
+            if self._stop is not None:
+                stop = min(stop, self._stop - row)
+            if start < stop:
+                yield batch.slice(start, stop - start)
+            row += len(batch)
+            if self._stop is not None and row >= self._stop:
+                return
 
     def _units(self, shuffle: tuple[int, int] | None) -> Iterator[UnitOfPiece]:
         found = False

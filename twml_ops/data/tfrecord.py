@@ -38,6 +38,8 @@ _SAMPLE = 256
 _FRAME_BYTES = 16  # of a record in a file: its length and two checksums
 _KINDS = {"float_list": tf.float32, "int64_list": tf.int64, "bytes_list": tf.string}
 _LISTS = ("FloatList", "Int64List", "BytesList")
+_ARROW = {tf.float32: pa.float32(), tf.int64: pa.int64(), tf.string: pa.string()}
+_TENSORS = {arrow: kind for kind, arrow in _ARROW.items()}
 
 
 class TFRecordSource(Source):
@@ -99,6 +101,33 @@ class TFRecordSource(Source):
     def findings(self) -> Mapping[str, Finding]:
         """See `Source`."""
         return self._findings
+
+    def column_types(self) -> dict[str, pa.DataType]:
+        """See `Source`; a feature with several values in a record is a list in all of them."""
+        kinds, several, _ = self._learn_kinds(None)
+        types: dict[str, pa.DataType] = {}
+        for name, kind in kinds.items():
+            types[name] = pa.list_(_ARROW[kind]) if name in several else _ARROW[kind]
+        return types | self._partitions.types([*kinds], above=True)
+
+    def raw_columns(self, types: Mapping[str, pa.DataType]) -> Iterator[pa.RecordBatch]:
+        """See `Source`; a feature without a value is null."""
+        of_folders = self._partitions.types([*self._kinds], above=True)
+        of_files = {n: t for n, t in types.items() if n not in of_folders}
+        kinds = {n: t.value_type if pa.types.is_list(t) else t for n, t in of_files.items()}
+        spec = {n: tf.io.VarLenFeature(_TENSORS[kind]) for n, kind in kinds.items()}
+        for path in self._files:
+            row = 0
+            for records in self._records(path, _BATCH_ROWS):
+                try:
+                    parsed = tf.io.parse_example(tf.constant(records), spec) if spec else {}
+                    columns = {n: _raw(parsed[n], t, len(records)) for n, t in of_files.items()}
+                    columns = columns or {"": pa.nulls(len(records))}
+                    batch = pa.RecordBatch.from_pydict(columns)
+                    yield self._partitions.filled(batch, path, pa.schema(types.items()))
+                except (tf.errors.OpError, pa.ArrowException) as e:
+                    raise DataError(f"{path}: after record {row}: {one_line(e)}") from e
+                row += len(records)
 
     def _look(self, several: set[str], samples: dict[str, pa.Array]) -> dict[str, Finding]:
         """What the types of features, and some of their values, say."""
@@ -348,6 +377,21 @@ class _ExampleColumns(Columns):
         many = np.flatnonzero(np.bincount(rows, minlength=self._count) > 1)
         if many.size:
             raise DataError(f"{self._where(int(many[0]))}: {name} {otherwise}")
+
+
+def _raw(entries: tf.SparseTensor, kind: pa.DataType, count: int) -> pa.Array:
+    """A feature of `count` records as a column, null where a record has none."""
+    rows, values = entries.indices.numpy()[:, 0], entries.values.numpy()
+    items = pa.array(values, pa.binary()).cast(pa.string()) if values.dtype == object else values
+    if not pa.types.is_list(kind):
+        places = np.full(count, -1)
+        places[rows] = np.arange(len(rows))
+        return pa.array(items).take(pa.array(places, mask=places < 0))
+    lengths = np.bincount(rows, minlength=count)
+    ends = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
+    # The beginning of a null list is null.
+    offsets = pa.array(ends, mask=np.append(lengths == 0, False))
+    return pa.ListArray.from_arrays(offsets, pa.array(items))
 
 
 def _check_end(path: str, size: int) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
+import numpy as np
+import numpy.typing as npt
 import tensorflow as tf
 
 from twml_ops import models
@@ -49,6 +51,38 @@ def score_source(
         for text in scoring.undefined_metrics(scores, source.name):
             reporter.warning(text)
     return scores
+
+
+def iter_predictions(
+    model: tf.keras.Model,
+    source: Source,
+    reporter: Reporter,
+    labels: Sequence[str],
+    batch_size: int = LARGE_BATCH_SIZE,
+) -> Iterator[npt.NDArray[np.float32]]:
+    """The predictions of a model for a data set, batch by batch, with their progress.
+
+    Args:
+        model: model that returns probabilities [B, 1]; of several labels a dict of them.
+        source: the data set, of which only the features are used.
+        reporter: is told what happens.
+        labels: names of the labels of the model.
+        batch_size: number of examples in a batch, B; the last one has fewer.
+
+    Yields:
+        float32 [B, number of labels], in the order of the data.
+
+    Raises:
+        ValueError: a prediction is NaN or infinite.
+    """
+    predict, first = scoring.predictor(model, labels), 0
+    with reporter.bar(source.name, None) as bar:
+        for features, *_ in source.dataset(batch_size, layout=models.layout_of(model)):
+            found = predict(features).reshape(-1, len(labels))
+            scoring.check_predictions(found, first)
+            yield found
+            first += len(found)
+            bar.add(len(found))
 
 
 def importances_of(
