@@ -69,7 +69,7 @@ ANY_TF_TESTS = tests/benchmarks tests/cuda tests/core/test_reuse_distance.py tes
 	tests/cli/test_columns.py tests/cli/test_learn_hash.py tests/cli/test_schema.py tests/cli/test_search.py tests/cli/test_stability.py tests/cli/test_tables.py tests/cli/test_tune.py \
 	tests/training/test_choose_epochs.py tests/training/test_choose_model.py tests/training/test_config.py \
 	tests/training/test_configure.py tests/training/test_ensemble.py tests/training/test_evaluation_log.py \
-	tests/training/test_folder.py tests/training/test_known.py tests/training/test_model_options.py tests/training/test_option_space.py \
+	tests/training/test_folder.py tests/training/test_drift.py tests/training/test_known.py tests/training/test_model_options.py tests/training/test_option_space.py \
 	tests/training/test_second_model.py tests/training/test_trial.py tests/training/test_typed_values.py tests/data/test_block.py \
 	tests/data/test_flights.py tests/data/test_guess.py tests/data/test_hashing.py tests/data/test_infer.py tests/data/test_open.py tests/data/test_text.py \
 	tests/distribute/test_launch.py tests/peers tests/docs/test_commands.py tests/docs/test_docstrings.py \

@@ -3,6 +3,7 @@
 import csv
 import datetime
 import io
+import re
 
 import numpy as np
 import pyarrow as pa
@@ -181,6 +182,24 @@ def test_a_column_that_cannot_be_kept_is_one_line_and_no_file(
     assert message in err
     assert err.count("\n") == 1
     assert not list(tmp_path.iterdir())
+
+
+def test_only_a_column_that_has_moved_is_named_beside_the_predictions(folder, tmp_path, capsys):
+    table = columns(200, 2)
+    write_csv(tmp_path / "alike.csv", table)
+    prices = [f"{3 + float(x):.3f}" for x in table["price"]]
+    write_csv(tmp_path / "moved.csv", {**table, "price": prices})
+    for command in ("predict", "evaluate"):
+        said = {}
+        for name in ("alike", "moved"):
+            main([command, f"{folder}/run", "--data", f"{tmp_path}/{name}.csv"])
+            said[name] = capsys.readouterr().err
+        assert said["alike"] == ""
+        assert re.fullmatch(
+            r"twml-ops: warning: \S+moved.csv: distributed otherwise than the training data: "
+            r"price \(PSI [\d.]+\)\n",
+            said["moved"],
+        )
 
 
 def test_data_without_named_columns_say_so(libsvm, libsvm_run, capfd):

@@ -33,7 +33,9 @@ def test_folder_has_exactly_the_documented_files(run):
     schema = TrainedRun(run).schema
     assert sorted(p.name for p in run.iterdir()) == [
         *(["categories.npz"] if schema.categorical else []),
-        *("metrics.json", "model.keras", "report.html", "run.json", "saved_model", "tensorboard"),
+        *("metrics.json", "model.keras", "report.html", "run.json", "saved_model"),
+        *(["statistics.npz"] if schema.categorical or schema.continuous else []),
+        "tensorboard",
     ]
     assert list(run.glob("tensorboard/train/events*"))
     assert list(run.glob("tensorboard/validation/events*"))

@@ -7,7 +7,7 @@ import pytest
 
 from twml_ops._known_categories import CAPACITY, CATEGORIES_FILE, KnownCategories
 from twml_ops.data import DataWarning, Schema, open_source
-from twml_ops.training.sources import checked_categories, learn_categories
+from twml_ops.training.sources import checked_features, learn_categories
 
 SCHEMA = Schema((), ("c", "t"), 0, "x", bags=("t",))
 
@@ -48,7 +48,7 @@ def test_a_field_whose_categories_are_nearly_all_unknown_is_named(
     data = source_of(cells, "new.csv")
 
     def read():
-        with checked_categories(tmp_path, data):
+        with checked_features(tmp_path, data):
             for _ in data.dataset(7, layout=layout):
                 pass
 
@@ -58,7 +58,7 @@ def test_a_field_whose_categories_are_nearly_all_unknown_is_named(
 
 
 def test_runs_of_earlier_versions_are_not_checked(source_of, tmp_path):
-    with checked_categories(tmp_path, source_of(["a"] * 20)):
+    with checked_features(tmp_path, source_of(["a"] * 20)):
         pass
 
 

@@ -83,6 +83,7 @@ def calibrate_run(
     from twml_ops.data import original_errors
     from twml_ops.report.run_files import write_files, write_model
     from twml_ops.training.calibration import append_layers, check_method, fit_calibration
+    from twml_ops.training.drift import Statistics
     from twml_ops.training.evaluation import importances_of, score_source, throughput
     from twml_ops.training.results import History, RunResult
     from twml_ops.training.run import provenance
@@ -142,6 +143,9 @@ def calibrate_run(
         known = KnownCategories.load(run)
         if known is not None:
             known.save(folder)
+        statistics = Statistics.load(run)
+        if statistics is not None:
+            statistics.save(folder)
         write_files(folder, result)
     files = "the report, the calibrated model and the metrics"
     print_result(console, result, files, out)

@@ -45,12 +45,12 @@ def evaluate_run(run: Path, data: str | None, batch_size: int, as_json: bool) ->
     from twml_ops.cli.terminal import make_console, make_error_console, print_json
     from twml_ops.data import original_errors
     from twml_ops.training.evaluation import score_source, throughput
-    from twml_ops.training.sources import checked_categories
+    from twml_ops.training.sources import checked_features
     from twml_ops.training.trained_run import TrainedRun
 
     trained = TrainedRun(run)
     source = trained.source(data)
-    with original_errors(source), checked_categories(run, source):
+    with original_errors(source), checked_features(run, source):
         scores = score_source(
             trained.model,
             source,

@@ -142,9 +142,9 @@ def _kept_types(
 def _checked(run: Path, source: Source) -> Iterator[None]:
     """Compares what its block reads with what the run has seen; errors are raised as they were."""
     from twml_ops.data import original_errors
-    from twml_ops.training.sources import checked_categories
+    from twml_ops.training.sources import checked_features
 
-    with original_errors(source), checked_categories(run, source):
+    with original_errors(source), checked_features(run, source):
         yield
 
 

@@ -571,6 +571,8 @@ def _train_to(
         write_slots(folder, result.model)
     if result.known is not None:
         result.known.save(folder)
+    if result.statistics is not None:
+        result.statistics.save(folder)
     write_files(folder, result)
     return result
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from twml_ops._known_categories import KnownCategories
     from twml_ops.analysis.permutation_importance import FeatureImportance
     from twml_ops.analysis.scoring import Scores
+    from twml_ops.training.drift import Statistics
 
 
 class LossPoint(NamedTuple):
@@ -276,6 +277,7 @@ class RunResult:
             calibration.
         epoch_choice: how the number of epochs was chosen; None if it was given.
         known: the categories of the training data; None if they have none.
+        statistics: the histograms of the features of the training data; None if they have none.
         phases: the phases of the training and their wall times; None if nothing was trained.
     """
 
@@ -288,6 +290,7 @@ class RunResult:
     uncalibrated_scores: Mapping[str, Scores] | None = None
     epoch_choice: EpochChoice | None = None
     known: KnownCategories | None = None
+    statistics: Statistics | None = None
     phases: Phases | None = None
 
     @cached_property

@@ -6,6 +6,7 @@ import dataclasses
 import datetime
 import platform
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,7 @@ from twml_ops.training.selection import check_auto, choose, second_model, with_c
 from twml_ops.training.sources import (
     Holdout,
     default_holdout,
-    learn_categories,
+    learn_features,
     open_pair,
     parse_all,
     split,
@@ -110,7 +111,7 @@ def train(
             reporter.phase(f"reading {data.name}"),
         ):
             parts = validation_parts(config, data)
-            data = training_examples(config, data)
+            whole, data = data, training_examples(config, data)
             sizes = data.num_examples(), held_out.num_examples()
             if cluster_role() != "worker":
                 for text in labels_of_one_value(data):
@@ -128,13 +129,13 @@ def train(
             config = with_crosses(config, parts, reporter)
             examined = parts.validation if parts else held_out
             leaks: dict[str, float] = {}
-            known = None
+            known, statistics = None, None
             if cluster_role() != "worker":  # the chief warns of them
                 with phase("leaks"):
                     leaks = leaking_features(examined.blocks(), data.schema)
                 before = KnownCategories.load(Path(config.from_run)) if config.from_run else None
-                with phase("known categories"):
-                    known = learn_categories(data, before) if data.schema.categorical else None
+                with phase("statistics of the features"):
+                    known, statistics = learn_features(data, before, whole)
         reporter.leaks(leaks, examined.name)
         if checkpoints is not None:
             checkpoints.publish_with(known)
@@ -144,7 +145,11 @@ def train(
                 phase("reading of the evaluation data"),
                 reporter.phase(f"reading {held_out.name}"),
             ):
-                parse_all(held_out)
+                if known is not None and statistics is not None:
+                    count_unknown = partial(statistics.add_unknown, known, schema=data.schema)
+                    parse_all(held_out, count_unknown)
+                else:
+                    parse_all(held_out)
         if group is not None:
             config = with_learning_rate(config)
             runner = PeerRunner(config, logs, reporter, checkpoints, group)
@@ -191,6 +196,7 @@ def train(
             ),
             epoch_choice=choice,
             known=known,
+            statistics=statistics,
             phases=phases,
         )
 

@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Literal
 
 from twml_ops._known_categories import Count, KnownCategories
 from twml_ops.data import Block, ColumnUses, DataWarning, Schema, Source, open_source, split_in_time
-from twml_ops.data.block import Array, Categories
+from twml_ops.data.block import Array
+from twml_ops.training.drift import (
+    EvenSample,
+    Statistics,
+    categories_of,
+    count_categories,
+    drift_warning,
+)
 
 LARGE_BATCH_SIZE = 8192  # of passes over data that do not train
 Holdout = Literal["time", "order"]
@@ -71,50 +78,87 @@ def default_holdout(schema_file: str | None, schema: Schema) -> Holdout:
     return "time" if schema.time is not None and schema_file is None else "order"
 
 
-def parse_all(source: Source) -> None:
+def parse_all(source: Source, on_block: Callable[[Block], object] = lambda block: None) -> None:
     """Parses a source that is read after a training only, so that errors in it come before that.
 
     Args:
         source: the evaluation data.
+        on_block: called with the examples.
 
     Raises:
         DataError: a row cannot be read.
     """
-    for _ in source.blocks():
-        pass
+    for block in source.blocks():
+        on_block(block)
 
 
 MOST_ROWS = 1 << 22  # the last ones of the training data, which are parsed once more at most
 
 
-def learn_categories(source: Source, before: KnownCategories | None = None) -> KnownCategories:
+def learn_categories(
+    source: Source,
+    before: KnownCategories | None = None,
+    on_block: Callable[[Block], object] = lambda block: None,
+) -> KnownCategories:
     """The categories of training data.
 
     Args:
         source: the data.
         before: the categories that the model has seen earlier; the new ones are added to them.
+        on_block: called with the examples.
 
     Returns:
         The categories of both.
     """
     schema = source.schema
     known = before or KnownCategories(schema.categorical)
-    if schema.categorical:
-        counts: dict[str, Count] = {}
-        for block in source.blocks(max(0, source.num_examples() - MOST_ROWS)):
-            if before is not None:
-                _count(known, block, schema, counts)
-            for name, ids in _categories(block, schema).items():
-                known.add(name, ids)
-        _warn_of_unknown(counts, source.name)
+    counts: dict[str, Count] = {}
+    for block in source.blocks(max(0, source.num_examples() - MOST_ROWS)):
+        if before is not None:
+            count_categories(known, block, schema, counts)
+        for name, ids in categories_of(block, schema).items():
+            known.add(name, ids)
+        on_block(block)
+    _warn_of_unknown(counts, source.name)
     return known
 
 
+def learn_features(
+    source: Source, before: KnownCategories | None = None, whole: Source | None = None
+) -> tuple[KnownCategories | None, Statistics | None]:
+    """What a run keeps of its training data: their categories, and histograms of features.
+
+    Args:
+        source: the data.
+        before: the categories that the model has seen earlier.
+        whole: the data with all negative examples, which the histograms are of; None: `source`.
+
+    Returns:
+        (categories, histograms); None if the data have none.
+    """
+    schema = source.schema
+    if not schema.categorical and not schema.continuous:
+        return None, None
+    whole = whole or source
+    rows = whole.num_examples()
+    sample = EvenSample(min(rows, MOST_ROWS))
+    if whole is source:
+        known = learn_categories(source, before, sample.add)
+    else:
+        known = learn_categories(source, before)
+        for some in whole.blocks(max(0, rows - MOST_ROWS)):
+            sample.add(some)
+    block = sample.block()
+    statistics = None if block is None else Statistics.of(block, schema)
+    return known if schema.categorical else None, statistics
+
+
 @contextlib.contextmanager
-def checked_categories(run: Path, source: Source) -> Iterator[None]:
+def checked_features(run: Path, source: Source) -> Iterator[None]:
     """In its block, what datasets of a source read is compared with what a run has seen.
 
-    At its end a warning names the fields of which nearly all categories are unknown.
+    At its end warnings name the fields of which nearly all categories are unknown, and the features
+    that are distributed otherwise than in the training.
 
     Args:
         run: folder of the run.
@@ -124,39 +168,35 @@ def checked_categories(run: Path, source: Source) -> Iterator[None]:
         Nothing.
 
     Raises:
-        ValueError: the file of the run is damaged.
+        ValueError: a file of the run is damaged.
     """
-    known, counts = KnownCategories.load(run), dict[str, Count]()
+    known, statistics = KnownCategories.load(run), Statistics.load(run)
+    unknown, counts, schema = dict[str, Count](), dict[str, Array](), source.schema
     if known is not None:
-        schema = source.schema
-        source.watch(lambda block: _count(known, block, schema, counts))
+        source.watch(lambda block: count_categories(known, block, schema, unknown))
+    if statistics is not None:
+        source.watch(lambda block: statistics.count(block, schema, counts))
     yield
-    _warn_of_unknown(counts, source.name)
+    usual = statistics.unknown if statistics else {}
+    new = {name: count for name, count in unknown.items() if name not in usual}
+    new |= {n: count for n, count in unknown.items() if n in usual and not usual[n].suspicious}
+    named = _warn_of_unknown(new, source.name)
+    if statistics is not None:
+        differences = statistics.differences(counts, unknown)
+        differences = {name: text for name, text in differences.items() if name not in named}
+        if differences:
+            warnings.warn(drift_warning(source.name, differences), DataWarning, stacklevel=3)
 
 
-def _count(known: KnownCategories, block: Block, schema: Schema, counts: dict[str, Count]) -> None:
-    for name, ids in _categories(block, schema).items():
-        if name in known.fields:
-            counts[name] = counts.get(name, Count()) + known.count(name, ids)
-
-
-def _categories(block: Block, schema: Schema) -> dict[str, Array]:
-    """The ids of the categories of each column, -1 where a row has none."""
-    group = block.groups.get("categorical")
-    if not isinstance(group, Categories) or group.table.shape[1] != len(schema.fields):
-        return {}  # as runs of older versions have them
-    found = dict(zip(schema.fields, group.table.T, strict=True))
-    bags = {name: group.bags[schema.categorical.index(name)].ids for name in schema.bags}
-    return {**found, **bags}
-
-
-def _warn_of_unknown(counts: Mapping[str, Count], source: str) -> None:
-    for name, count in counts.items():
-        if count.suspicious:
-            share = count.unknown / count.examined
-            warnings.warn(
-                f"{source}: {share:.0%} of the categories of {name} were not in the training data, "
-                "so that it says nothing to the model; are they written as in the training data?",
-                DataWarning,
-                stacklevel=3,
-            )
+def _warn_of_unknown(counts: Mapping[str, Count], source: str) -> list[str]:
+    """Warns of the columns of which nearly all categories are unknown; returns their names."""
+    found = [name for name, count in counts.items() if count.suspicious]
+    for name in found:
+        share = counts[name].unknown / counts[name].examined
+        warnings.warn(
+            f"{source}: {share:.0%} of the categories of {name} were not in the training data, "
+            "so that it says nothing to the model; are they written as in the training data?",
+            DataWarning,
+            stacklevel=3,
+        )
+    return found
