@@ -3,52 +3,17 @@
 That these lines are understood is tested in test_commands.py.
 """
 
-import enum
 import re
 import shlex
-from pathlib import Path
 
 import pytest
-import typer
 from typer.testing import CliRunner
 
+from tools.command_pages import PAGE, commands, options, sections, table, with_tables
 from twml_ops.cli.app import app
 
-GUIDE = (Path(__file__).resolve().parents[2] / "docs" / "commands.md").read_text(encoding="utf-8")
-SECTIONS = dict(re.findall(r"^## `twml-ops (.*?)`\n(.*?)(?=^## |\Z)", GUIDE, re.M | re.S))
-
-
-def commands(command, path=()):
-    """The words of each command, and the command."""
-    subcommands = getattr(command, "commands", {})
-    if not subcommands:
-        yield " ".join(path), command
-    for name, sub in subcommands.items():
-        yield from commands(sub, (*path, name))
-
-
-COMMANDS = dict(commands(typer.main.get_command(app)))
-
-
-def options(command):
-    """The names, the default and the help of each option."""
-    for parameter in command.params:
-        names = [n for n in (*parameter.opts, *parameter.secondary_opts) if n.startswith("--")]
-        if names and names not in (["--debug"], ["--help-all"]):  # they are explained once
-            yield names, "required" if parameter.required else parameter.default, parameter.help
-
-
-def row(names, default, text):
-    """The line of the guide about an option."""
-    default = default.value if isinstance(default, enum.Enum) else default
-    if default is None or default is False:
-        shown = ""
-    elif default is True:
-        shown = f"`{names[0]}`"
-    else:
-        shown = default if default == "required" else f"`{default}`"
-    text = " ".join(text.split()).replace("|", r"\|")
-    return f"| {', '.join(f'`{n}`' for n in names)} | {shown} | {text} |"
+GUIDE = PAGE.read_text(encoding="utf-8")
+SECTIONS, COMMANDS = sections(GUIDE), commands()
 
 
 def help_of(name, option, monkeypatch):
@@ -79,8 +44,17 @@ def test_the_guide_has_every_command_and_no_other():
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_the_options_are_those_of_the_help(name):
-    rows = [row(*option) for option in options(COMMANDS[name])]
-    assert re.findall(r"^\| `--.*$", SECTIONS[name], re.M) == rows
+    """`python -m tools.command_pages` writes them."""
+    assert table(COMMANDS[name]) in SECTIONS[name]
+    assert len(re.findall(r"^\| `--", SECTIONS[name], re.M)) == len([*options(COMMANDS[name])])
+
+
+def test_the_tables_are_written_where_they_are_and_nothing_else_changes():
+    assert with_tables(GUIDE) == GUIDE
+    old = re.sub(r"^\| `--(seed|out)`.*\n", "", GUIDE, flags=re.M)
+    assert with_tables(old) == GUIDE
+    with pytest.raises(ValueError, match="the section of evaluate has no table"):
+        with_tables(GUIDE.replace(table(COMMANDS["evaluate"]), ""))
 
 
 @pytest.mark.parametrize("name", COMMANDS)
