@@ -33,3 +33,18 @@ def check_bits(name: str, got: Any) -> int:
     if isinstance(got, bool) or not isinstance(got, (int, np.integer)) or not 1 <= got <= 62:
         raise ValueError(f"{name} must be an integer in [1, 62], got {got!r}")
     return int(got)
+
+
+def refuse_constraint(name: str, options: dict[str, Any]) -> None:
+    """Removes the constraint of a table from the keyword arguments of a layer.
+
+    Raises:
+        ValueError: it is not None. Keras applies constraints to all rows in each step.
+    """
+    got = options.pop(name, None)
+    if got is not None:
+        raise ValueError(
+            f"{name} must be None, got {got!r}: a constraint would read and write every row of the "
+            "table in each step; a regularizer, or weight_decay of the optimizer, acts on the rows "
+            "of the batch only"
+        )

@@ -12,13 +12,14 @@ import h5py
 import numpy as np
 import tensorflow as tf
 
-from twml_ops import placement
+from twml_ops import ops, placement
 from twml_ops._keras import KERAS_3, direct_variables
 from twml_ops._publish import new_file
 from twml_ops.ops._library import library
 from twml_ops.placement.tiered import tiered_placement_of
 from twml_ops.placement.whole_values import MARK, value_in_file, written_later
 
+OUT_OF_RANGE = ("error", "wrap")
 _WEIGHTS = "model.weights.h5"  # in a .keras file
 
 
@@ -85,12 +86,45 @@ class TableLayer(tf.keras.layers.Layer):
                     counts.append(place.prefetch(ids, table))
         return tf.add_n(counts)
 
+    def _add_penalty(self, regularizer: Any, ids: tf.Tensor, table: Any) -> None:
+        """Adds the penalty of the rows that a batch reads, each row once, to the losses.
+
+        A penalty of all rows would read the whole table in each step and give it a dense gradient.
+        """
+        if placement.placement_of(table) is not placement.REPLICATED:
+            raise ValueError(
+                f"the regularizer of the table of layer {self.name!r} needs a table that is in the "
+                "memory of this process, as with the default placement and without storage"
+            )
+        with library.on_host():
+            unique = tf.unique(ids).y
+            offsets = tf.range(tf.size(unique, tf.int64) + 1)
+            rows = ops.sparse_linear(unique, None, offsets, table)
+        self.add_loss(regularizer(rows))
+
     def _ids_of_tables(self, inputs: Any) -> list[tuple[Any, tf.Tensor]]:
         """The tables and the ids of their rows that a batch needs."""
         raise NotImplementedError
 
     def _divided(self) -> bool:
         return any(placement.placement_of(v).is_sharded for v in direct_variables(self))
+
+
+def wrapped(batch: Any, num_rows: int, out_of_range: str) -> Any:
+    """A batch whose ids are rows of a table, if ids outside of it are wrapped.
+
+    Args:
+        batch: A `SparseBatch`.
+        num_rows: Rows of the table.
+        out_of_range: "error": the batch as it is, whose op refuses an id out of range. "wrap": id
+            mod `num_rows`, which is not negative.
+    """
+    if out_of_range == "error":
+        return batch
+    ids = tf.math.floormod(batch.ids, tf.constant(num_rows, batch.ids.dtype))
+    if library.uses_static_shapes:  # -1 is padding
+        ids = tf.where(batch.ids == -1, batch.ids, ids)
+    return batch._replace(ids=ids)
 
 
 def save_model(model: tf.keras.Model, file: str | Path) -> None:

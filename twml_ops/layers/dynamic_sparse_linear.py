@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from twml_ops import placement
 from twml_ops._keras import serializable
+from twml_ops.layers._arguments import refuse_constraint
 from twml_ops.layers._weights import add_table
 from twml_ops.layers.dynamic_lookup import DynamicLookup
 from twml_ops.layers.sparse_linear import SparseLinear
@@ -44,6 +45,9 @@ class DynamicSparseLinear(tf.keras.layers.Layer):
         kernel_initializer: Keras initializer of the kernel [capacity, units].
         bias_initializer: Keras initializer of the bias.
         kernel_dtype: "float32" or "bfloat16"; see `SparseLinear`.
+        kernel_regularizer: see `SparseLinear`.
+        bias_regularizer: see `SparseLinear`.
+        bias_constraint: see `SparseLinear`.
         **kwargs: of `tf.keras.layers.Layer`.
 
     Raises:
@@ -64,8 +68,12 @@ class DynamicSparseLinear(tf.keras.layers.Layer):
         kernel_initializer: Any = "glorot_uniform",
         bias_initializer: Any = "zeros",
         kernel_dtype: Any = "float32",
+        kernel_regularizer: Any = None,
+        bias_regularizer: Any = None,
+        bias_constraint: Any = None,
         **kwargs: Any,
     ) -> None:
+        refuse_constraint("kernel_constraint", kwargs)
         kwargs.setdefault("autocast", False)  # values keep float32 under mixed precision
         super().__init__(**kwargs)
         self.lookup = DynamicLookup(
@@ -86,6 +94,9 @@ class DynamicSparseLinear(tf.keras.layers.Layer):
             kernel_initializer,
             bias_initializer,
             kernel_dtype=kernel_dtype,
+            kernel_regularizer=kernel_regularizer,
+            bias_regularizer=bias_regularizer,
+            bias_constraint=bias_constraint,
             name="linear",
             dtype=self.dtype_policy if hasattr(self, "dtype_policy") else None,
         )
@@ -144,7 +155,7 @@ class DynamicSparseLinear(tf.keras.layers.Layer):
                 rows = reset % tf.constant(self._initial_rows.shape[0], tf.int64)
                 initial = tf.gather(tf_variable(self._initial_rows), rows)
                 reset_rows(kernel, reset, initial, dynamic)
-        return self.linear(rebuild(batch, self.capacity))
+        return self.linear(rebuild(batch, self.capacity), training=training)
 
     def compute_output_shape(self, input_shape: Any) -> tuple[int | None, int]:
         """[B, units]."""
@@ -157,6 +168,7 @@ class DynamicSparseLinear(tf.keras.layers.Layer):
         lookup, linear = self.lookup.get_config(), self.linear.get_config()
         names = ("capacity", "min_count", "eviction", "max_age", "sketch_width")
         of_linear = ("units", "activation", "use_bias", "kernel_initializer", "bias_initializer")
+        of_linear += ("kernel_regularizer", "bias_regularizer", "bias_constraint")
         return {
             **config,
             **{name: lookup[name] for name in (*names, "seed")},

@@ -13,11 +13,12 @@ import tensorflow as tf
 from twml_ops import ops, placement
 from twml_ops._batch import SparseBatch, parse, with_weightless_padding
 from twml_ops._keras import as_declared, serializable
-from twml_ops.layers._arguments import check_positive_integer
-from twml_ops.layers._tables import TableLayer
+from twml_ops.layers._arguments import check_choice, check_positive_integer, refuse_constraint
+from twml_ops.layers._tables import OUT_OF_RANGE, TableLayer
 from twml_ops.layers._weights import add_table, copied
 from twml_ops.ops._library import library
 from twml_ops.ops._tape import device_scope_of
+from twml_ops.ops.stock import check
 from twml_ops.placement.sharded import NotCheckpointable
 from twml_ops.placement.tiered import Tiered, storage_of, storage_placement
 
@@ -62,6 +63,11 @@ class FieldEmbedding(TableLayer):
             as `fit` does; this layer adds a loss of 0.
         storage: None: the tables are in memory. `Tiered`: their rows are in files, and some of them
             in memory.
+        embeddings_regularizer: Keras regularizer. Its penalty is that of the rows that the batch
+            names, each once, whereas `l2` counts a row as often as it is looked up; see
+            `kernel_regularizer` of `SparseLinear`. An `embeddings_constraint` is refused.
+        out_of_range: "wrap": ids may be hashes, as said above. "error": an id of a field that is
+            not below num_rows - 1 is an error; negative ones are missing values in both cases.
         **kwargs: of `tf.keras.layers.Layer`.
 
     Raises:
@@ -80,9 +86,12 @@ class FieldEmbedding(TableLayer):
         projected_units: int | None = None,
         l2: float = 0.0,
         storage: Tiered | None = None,
+        embeddings_regularizer: Any = None,
+        out_of_range: Literal["error", "wrap"] = "wrap",
         **kwargs: Any,
     ) -> None:
         kwargs.setdefault("autocast", False)  # weights of bags keep float32 in mixed precision
+        refuse_constraint("embeddings_constraint", kwargs)
         super().__init__(**kwargs)
         if isinstance(num_rows, int | np.integer):
             num_rows = [int(num_rows)]
@@ -115,18 +124,23 @@ class FieldEmbedding(TableLayer):
             raise ValueError(f'kernel_dtype must be "float32" or "bfloat16", got {kernel_dtype!r}')
         if not 0 <= l2 < float("inf"):
             raise ValueError(f"l2 must be finite and not negative, got {l2!r}")
+        check_choice("out_of_range", out_of_range, OUT_OF_RANGE)
+        self.out_of_range = out_of_range
         self.units: int | list[int] = widths[0] if one_width else widths
         self.projected_units = projected_units
         self.pooling = pooling
         self.bag_combiner = bag_combiner
         self.num_bags = int(num_bags)
         self.embeddings_initializer = tf.keras.initializers.get(embeddings_initializer)
+        self.embeddings_regularizer = tf.keras.regularizers.get(embeddings_regularizer)
         self.kernel_dtype = kernel_dtype
         self.l2 = float(l2)
         self.storage = storage_of(storage)
         self.supports_jit = False  # the ops are no XLA ops
         self._tables = [
-            _FieldTable(width, [f for f, w in enumerate(widths) if w == width], self.num_rows)
+            _FieldTable(
+                width, [f for f, w in enumerate(widths) if w == width], self.num_rows, out_of_range
+            )
             for width in sorted(set(widths))
         ]
         self.embeddings: Any = None
@@ -170,12 +184,13 @@ class FieldEmbedding(TableLayer):
             self._whole_files_only = NotCheckpointable()
         super().build(None)
 
-    def call(self, inputs: Any) -> Any:
+    def call(self, inputs: Any, training: Any = None) -> Any:
         """Looks up one batch.
 
         Args:
             inputs: ids, an integer tensor [B, F]; with bags a list of it (if F is not 0) and, for
                 each bag, a ragged tensor of ids or a pair of them (ids, weights).
+            training: False: the penalty of `embeddings_regularizer` is left out.
 
         Returns:
             [B, F + G, units], or [B, units] if there is a `pooling`, of the compute dtype; of
@@ -192,6 +207,9 @@ class FieldEmbedding(TableLayer):
                 vectors = [place.sparse_linear(batches[0], variables[0])]
             else:
                 vectors = placement.grouped_sparse_linear(batches, variables)
+        if self.embeddings_regularizer is not None and training is not False:
+            for batch, variable in zip(batches, variables, strict=True):
+                self._add_penalty(self.embeddings_regularizer, batch.ids, variable)
         with device_scope_of(vectors[0]):
             if not at_once:
                 vectors = [
@@ -321,6 +339,8 @@ class FieldEmbedding(TableLayer):
             "bag_combiner": self.bag_combiner,
             "num_bags": self.num_bags,
             "embeddings_initializer": tf.keras.initializers.serialize(self.embeddings_initializer),
+            "embeddings_regularizer": tf.keras.regularizers.serialize(self.embeddings_regularizer),
+            "out_of_range": self.out_of_range,
             "kernel_dtype": self.kernel_dtype,
             "projected_units": self.projected_units,
             "l2": self.l2,
@@ -335,9 +355,13 @@ class _FieldTable:
         units: the width.
         fields: numbers of the fields, ascending.
         num_rows: rows of every field of the layer.
+        out_of_range: "wrap" or "error".
     """
 
-    def __init__(self, units: int, fields: list[int], num_rows: Sequence[int]) -> None:
+    def __init__(
+        self, units: int, fields: list[int], num_rows: Sequence[int], out_of_range: str
+    ) -> None:
+        self._checks = out_of_range == "error"
         self.units, self.fields = units, fields
         self._sizes = np.array([num_rows[field] for field in fields])
         self._starts = np.cumsum(self._sizes) - self._sizes
@@ -355,8 +379,24 @@ class _FieldTable:
     ) -> tuple[tf.Tensor, tf.Tensor]:
         """`ops.field_rows` of ids [B, last - first] of the table's fields first .. last."""
         ids = ids if ids.dtype in (tf.int32, tf.int64) else tf.cast(ids, tf.int64)
+        if self._checks:
+            ids = _checked(ids, self._sizes[first:last])
         sizes, first_row = self._sizes[first:last].tolist(), int(self._starts[first])
         return ops.field_rows(ids, sizes, first_row=first_row, pooled=pooled)
+
+
+def _checked(ids: tf.Tensor, num_rows: Any) -> tf.Tensor:
+    """The ids [B, F], of which each must be below the number of rows of its field minus 1."""
+    limits = tf.constant(num_rows - 1, ids.dtype)
+    outside = tf.reshape(ids >= limits, [-1])
+    first = check.index_of_first(outside)
+    too_large = check.Precondition(
+        lambda: tf.logical_not(tf.reduce_any(outside)),
+        "ids must be below the number of rows of their field minus 1, got {} at position {}",
+        (lambda: check.item_or_zero(tf.reshape(ids, [-1]), first), lambda: first),
+    )
+    checked: tf.Tensor = check.require(ids, too_large)
+    return checked
 
 
 def _joined(parts: Sequence[SparseBatch]) -> SparseBatch:

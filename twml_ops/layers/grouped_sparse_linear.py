@@ -12,7 +12,8 @@ import tensorflow as tf
 from twml_ops import placement
 from twml_ops._batch import parse
 from twml_ops._keras import serializable
-from twml_ops.layers._tables import TableLayer
+from twml_ops.layers._arguments import check_choice
+from twml_ops.layers._tables import OUT_OF_RANGE, TableLayer, wrapped
 from twml_ops.layers._weights import add_table
 from twml_ops.ops._library import library
 from twml_ops.placement.sharded import NotCheckpointable
@@ -30,6 +31,8 @@ class SparseTable:
         dtype: "float32", or "bfloat16" as for `SparseLinear`'s `kernel_dtype`.
         storage: None: the table is in memory. `Tiered`: its rows are in a file, and some of them in
             memory.
+        regularizer: Keras regularizer of the table, as `SparseLinear`'s `kernel_regularizer`.
+        out_of_range: "error" or "wrap", as of `SparseLinear`.
 
     Raises:
         ValueError: An attribute is out of range.
@@ -40,6 +43,8 @@ class SparseTable:
     initializer: Any = "glorot_uniform"
     dtype: Literal["float32", "bfloat16"] = "float32"
     storage: Tiered | None = None
+    regularizer: Any = None
+    out_of_range: Literal["error", "wrap"] = "error"
 
     def __post_init__(self) -> None:
         for name in ("input_dim", "units"):
@@ -48,6 +53,7 @@ class SparseTable:
                 raise ValueError(f"{name} must be a positive integer, got {value!r}")
         if self.dtype not in ("float32", "bfloat16"):
             raise ValueError(f'dtype must be "float32" or "bfloat16", got {self.dtype!r}')
+        check_choice("out_of_range", self.out_of_range, OUT_OF_RANGE)
         object.__setattr__(self, "storage", storage_of(self.storage))
 
 
@@ -69,7 +75,8 @@ class GroupedSparseLinear(TableLayer):
     Raises:
         ValueError: There are no tables, a feature has an unknown table, or a table has no feature.
             When called: `inputs` is not a dict of exactly the features.
-        tf.errors.InvalidArgumentError: When called, an id is out of range.
+        tf.errors.InvalidArgumentError: When called, an id is out of range, and the table's
+            `out_of_range` is "error".
     """
 
     def __init__(
@@ -114,11 +121,12 @@ class GroupedSparseLinear(TableLayer):
             setattr(self, f"_kernel_{i}", kernel)
         super().build(None)
 
-    def call(self, inputs: Mapping[str, Any]) -> dict[str, tf.Tensor]:
+    def call(self, inputs: Mapping[str, Any], training: Any = None) -> dict[str, tf.Tensor]:
         """Multiplies the batch of each feature by its table.
 
         Args:
             inputs: Feature → batch in any batch form, all with B rows.
+            training: False: the penalties of regularizers are left out.
 
         Returns:
             Feature → [B, units of its table], of the compute dtype.
@@ -132,13 +140,26 @@ class GroupedSparseLinear(TableLayer):
             raise ValueError(f"inputs must be a dict of {sorted(self.features)}, got {got}")
         kernels = [self.kernels[table] for table in self.features.values()]
         with library.on_host():
-            batches = [parse(inputs[feature])[0] for feature in self.features]
+            batches = [self._rows_of(inputs[f], table) for f, table in self.features.items()]
             outputs = placement.grouped_sparse_linear(batches, kernels)
+        if training is not False:
+            for name, table in self.tables.items():
+                if table.regularizer is not None:
+                    named = zip(self.features.values(), batches, strict=True)
+                    ids = tf.concat([batch.ids for of, batch in named if of == name], axis=0)
+                    regularizer = tf.keras.regularizers.get(table.regularizer)
+                    self._add_penalty(regularizer, ids, self.kernels[name])
         cast = [tf.cast(output, self.compute_dtype) for output in outputs]
         return dict(zip(self.features, cast, strict=True))
 
     def _ids_of_tables(self, inputs: Mapping[str, Any]) -> list[tuple[Any, tf.Tensor]]:
-        return [(self.kernels[t], parse(inputs[f])[0].ids) for f, t in self.features.items()]
+        return [
+            (self.kernels[t], self._rows_of(inputs[f], t).ids) for f, t in self.features.items()
+        ]
+
+    def _rows_of(self, inputs: Any, name: str) -> Any:
+        table = self.tables[name]
+        return wrapped(parse(inputs)[0], table.input_dim, table.out_of_range)
 
     def compute_output_shape(self, input_shape: Any) -> dict[str, tuple[None, int]]:
         """Feature → [B, units]."""
@@ -157,6 +178,10 @@ class GroupedSparseLinear(TableLayer):
                 "units": table.units,
                 "initializer": tf.keras.initializers.serialize(initializer),
                 "dtype": table.dtype,
+                "out_of_range": table.out_of_range,
+                "regularizer": tf.keras.regularizers.serialize(
+                    tf.keras.regularizers.get(table.regularizer)
+                ),
                 "storage": None if table.storage is None else table.storage.get_config(),
             }
         return {**config, "tables": tables, "features": self.features}

@@ -9,7 +9,8 @@ import tensorflow as tf
 from twml_ops import placement
 from twml_ops._batch import parse
 from twml_ops._keras import no_autocast, serializable
-from twml_ops.layers._tables import TableLayer
+from twml_ops.layers._arguments import check_choice, refuse_constraint
+from twml_ops.layers._tables import OUT_OF_RANGE, TableLayer, wrapped
 from twml_ops.layers._weights import add_table
 from twml_ops.ops._library import library
 from twml_ops.ops._tape import device_scope_of
@@ -31,7 +32,7 @@ class SparseLinear(TableLayer):
 
     Args:
         units: D, width of the output.
-        input_dim: N, size of the id space. Ids outside of [0, N) are an error.
+        input_dim: N, size of the id space. For ids outside of [0, N) see `out_of_range`.
         activation: Keras activation, applied last; None: linear.
         use_bias: Whether to add a bias [units].
         kernel_initializer: Keras initializer of the kernel [input_dim, units].
@@ -53,11 +54,20 @@ class SparseLinear(TableLayer):
             norm.
         storage: None: the kernel is in memory. `Tiered`: its rows, with the optimizer's slots, are
             in a file, and some of them in memory.
+        kernel_regularizer: Keras regularizer. Its penalty is that of the kernel rows that the batch
+            names, each once; the loss contains it except in inference. It costs a second lookup,
+            and the update is not fused with the backward pass. It needs a kernel in memory with the
+            default placement. A `kernel_constraint` is refused, since it is for all rows.
+        bias_regularizer: Keras regularizer of the bias.
+        bias_constraint: Keras constraint of the bias.
+        out_of_range: "error": an id outside of [0, N) is an error. "wrap": an id stands for id mod
+            N, so ids may be hashes.
         **kwargs: Arguments of `tf.keras.layers.Layer`.
 
     Raises:
         ValueError: An argument is out of range, or the input has no batch form.
-        tf.errors.InvalidArgumentError: When called, an id is out of range.
+        tf.errors.InvalidArgumentError: When called, an id is out of range and `out_of_range` is
+            "error".
     """
 
     def __init__(
@@ -73,9 +83,14 @@ class SparseLinear(TableLayer):
         kernel_dtype: Literal["float32", "bfloat16"] = "float32",
         placement: Literal["auto", "host", "device", "sharded"] = "auto",
         storage: Tiered | None = None,
+        kernel_regularizer: Any = None,
+        bias_regularizer: Any = None,
+        bias_constraint: Any = None,
+        out_of_range: Literal["error", "wrap"] = "error",
         **kwargs: Any,
     ) -> None:
         kwargs.setdefault("autocast", False)  # values keep float32 under mixed precision
+        refuse_constraint("kernel_constraint", kwargs)
         super().__init__(**kwargs)
         for name, value in (
             ("units", units),
@@ -102,6 +117,8 @@ class SparseLinear(TableLayer):
             raise ValueError(
                 f'num_partitions must be 1 for placement="sharded", got {num_partitions}'
             )
+        check_choice("out_of_range", out_of_range, OUT_OF_RANGE)
+        self.out_of_range = out_of_range
         self.storage = storage_of(storage)
         if self.storage is not None and (num_partitions > 1 or placement in ("device", "sharded")):
             raise ValueError(
@@ -114,6 +131,9 @@ class SparseLinear(TableLayer):
         self.use_bias = use_bias
         self.kernel_initializer = tf.keras.initializers.get(kernel_initializer)
         self.bias_initializer = tf.keras.initializers.get(bias_initializer)
+        self.kernel_regularizer = tf.keras.regularizers.get(kernel_regularizer)
+        self.bias_regularizer = tf.keras.regularizers.get(bias_regularizer)
+        self.bias_constraint = tf.keras.constraints.get(bias_constraint)
         self.num_partitions = int(num_partitions)
         self.partition_axis = partition_axis
         self.kernel_dtype = kernel_dtype
@@ -146,6 +166,8 @@ class SparseLinear(TableLayer):
                 name="bias",
                 shape=(self.units,),
                 initializer=self.bias_initializer,
+                regularizer=self.bias_regularizer,
+                constraint=self.bias_constraint,
                 dtype="float32",  # as the kernel, under every policy
                 trainable=True,
                 **no_autocast(),
@@ -186,21 +208,26 @@ class SparseLinear(TableLayer):
             return device_placement()
         return placement.REPLICATED if self.placement == "host" else placement.current_placement()
 
-    def call(self, inputs: Any) -> tf.Tensor:
+    def call(self, inputs: Any, training: Any = None) -> tf.Tensor:
         """Multiplies a batch by the kernel.
 
         Args:
             inputs: A batch in any batch form, B rows.
+            training: False: the penalty of the kernel is left out.
 
         Returns:
             [B, units], of the compute dtype.
         """
         with library.on_host():
-            batch, _ = parse(inputs)
+            batch = self._rows_of(inputs)
+            parts = [self._part_of(batch, p) for p in range(self.num_partitions)]
             products = [
-                placement.placement_of(kernel).sparse_linear(self._part_of(batch, p), kernel)
-                for p, kernel in enumerate(self.kernels)
+                placement.placement_of(kernel).sparse_linear(part, kernel)
+                for part, kernel in zip(parts, self.kernels, strict=True)
             ]
+        if self.kernel_regularizer is not None and training is not False:
+            for part, kernel in zip(parts, self.kernels, strict=True):
+                self._add_penalty(self.kernel_regularizer, part[0], kernel)
         with device_scope_of(products[0]):
             by_row = self.partition_axis == "row"
             outputs = tf.add_n(products) if by_row else tf.concat(products, axis=1)
@@ -210,8 +237,10 @@ class SparseLinear(TableLayer):
         return outputs if self.activation is None else self.activation(outputs)
 
     def _ids_of_tables(self, inputs: Any) -> list[tuple[Any, tf.Tensor]]:
-        batch, _ = parse(inputs)
-        return [(self.kernel, batch.ids)] if len(self.kernels) == 1 else []
+        return [(self.kernel, self._rows_of(inputs).ids)] if len(self.kernels) == 1 else []
+
+    def _rows_of(self, inputs: Any) -> Any:
+        return wrapped(parse(inputs)[0], self.input_dim, self.out_of_range)
 
     def _part_of(self, batch: Any, p: int) -> Any:
         """The entries that partition p multiplies."""
@@ -242,6 +271,10 @@ class SparseLinear(TableLayer):
             "use_bias": self.use_bias,
             "kernel_initializer": tf.keras.initializers.serialize(self.kernel_initializer),
             "bias_initializer": tf.keras.initializers.serialize(self.bias_initializer),
+            "kernel_regularizer": tf.keras.regularizers.serialize(self.kernel_regularizer),
+            "bias_regularizer": tf.keras.regularizers.serialize(self.bias_regularizer),
+            "bias_constraint": tf.keras.constraints.serialize(self.bias_constraint),
+            "out_of_range": self.out_of_range,
             "num_partitions": self.num_partitions,
             "partition_axis": self.partition_axis,
             "kernel_dtype": self.kernel_dtype,

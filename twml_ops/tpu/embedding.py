@@ -32,8 +32,8 @@ def sparse_layers(model: Any) -> dict[str, SparseLinear]:
         The layers by name.
 
     Raises:
-        ValueError: There is no such layer, or the table of one is partitioned, sharded or not
-            float32; or there is a `DynamicLookup`.
+        ValueError: There is no such layer, or the table of one is partitioned, sharded, regularized
+            or not float32, or wraps ids; or there is a `DynamicLookup`.
     """
     found = {}
     for layer in _keras.all_layers(model):
@@ -48,6 +48,8 @@ def sparse_layers(model: Any) -> dict[str, SparseLinear]:
             ("num_partitions", layer.num_partitions, 1),
             ("placement", layer.placement, "auto"),
             ("kernel_dtype", layer.kernel_dtype, "float32"),
+            ("kernel_regularizer", layer.kernel_regularizer, None),
+            ("out_of_range", layer.out_of_range, "error"),
         ):
             if got != want:
                 raise ValueError(f"{what} of layer {layer.name!r} must be {want!r}, got {got!r}")

@@ -1,0 +1,145 @@
+"""What ids outside of a table mean: in native ops, stock ops, XLA, exports and the scorer."""
+
+import re
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from twml_ops import core, export, layers, ops
+from twml_ops.layers import SparseTable
+from twml_ops.ops._library import library
+from twml_ops.ops.stock import library as stock
+
+pytestmark = pytest.mark.usefixtures("fresh_keras")
+
+N = 11
+INSIDE = np.array([3, 0, 10, 3], np.int64)
+OUTSIDE = np.array([3 + N, -N, -1, 3 - 5 * N], np.int64)  # the same modulo N
+CASES = {  # the layer, what it does with ids outside by default, and what its argument can say
+    "sparse_linear": (lambda **o: layers.SparseLinear(2, N, **o), "error"),
+    "partitioned": (lambda **o: layers.SparseLinear(2, N, num_partitions=3, **o), "error"),
+    "grouped": (
+        lambda **o: layers.GroupedSparseLinear({"t": SparseTable(N, 2, **o)}, {"f": "t"}),
+        "error",
+    ),
+    "field_embedding": (lambda **o: layers.FieldEmbedding(N + 1, 2, **o), "wrap"),
+}
+
+EXPORTED = [
+    pytest.param(name, marks=pytest.mark.slow if name == "partitioned" else ()) for name in CASES
+]
+
+
+def ragged(ids):
+    return tf.RaggedTensor.from_row_lengths(ids, [2, 1, 1])
+
+
+def form_of(name, ids):
+    """The ids in the form of the layer; negative ones mean something else to an embedding."""
+    return tf.constant(ids[:, None] % (7 * N)) if name == "field_embedding" else ragged(ids)
+
+
+def model_of(name, **options):
+    layer = CASES[name][0](**options)
+    is_field = name == "field_embedding"
+    inputs = tf.keras.Input(
+        [1 if is_field else None], dtype="int64", name="ids", ragged=not is_field
+    )
+    outputs = layer({"f": inputs})["f"] if name == "grouped" else layer(inputs)
+    if is_field:
+        outputs = tf.keras.layers.Flatten()(outputs)
+    return tf.keras.Model(inputs, outputs)
+
+
+def ways(name, model, path, scorer):
+    """The ways to score, each a function of the ids."""
+
+    def with_stock(ids):
+        with library.override(stock):
+            return model(form_of(name, ids)).numpy()
+
+    found = {"native": lambda ids: model(form_of(name, ids)).numpy(), "stock": with_stock}
+    export.to_stock_tf(model, path / "stock")
+    loaded = tf.saved_model.load(str(path / "stock"))
+    found["stock_export"] = lambda ids: np.asarray(loaded(form_of(name, ids)))
+    if scorer:
+        export.to_scorer(model, path / "scorer")
+        program = core.Scorer.load(path / "scorer")
+        splits = np.array([0, 2, 3, 4], np.int64)
+        found["scorer"] = lambda ids: program.predict(
+            {"ids": np.asarray(form_of(name, ids))}
+            if name == "field_embedding"
+            else {"ids": ids, "ids_row_splits": splits}
+        )
+    return found
+
+
+@pytest.mark.one_tf
+@pytest.mark.parametrize("name", EXPORTED)
+def test_each_way_to_score_does_the_same_with_ids_outside_of_a_table(name, tmp_path):
+    default = CASES[name][1]
+    model = model_of(name)
+    for way, score in ways(name, model, tmp_path, scorer=True).items():
+        want = score(INSIDE)
+        if default == "wrap":
+            np.testing.assert_array_equal(score(OUTSIDE), want, err_msg=way)
+        else:
+            for bad in OUTSIDE:
+                with pytest.raises((tf.errors.InvalidArgumentError, ValueError), match="."):
+                    print(way, bad, score(np.array([3, bad, 0, 1])))
+
+
+@pytest.mark.one_tf
+@pytest.mark.parametrize("name", EXPORTED)
+def test_the_argument_says_what_they_mean(name, tmp_path):
+    other = {"error": "wrap", "wrap": "error"}[CASES[name][1]]
+    model = model_of(name, out_of_range=other)
+    for way, score in ways(name, model, tmp_path, scorer=False).items():
+        want = score(INSIDE)
+        if other == "wrap":
+            np.testing.assert_array_equal(score(OUTSIDE), want, err_msg=way)
+        else:
+            with pytest.raises(tf.errors.InvalidArgumentError, match="below the number of rows"):
+                score(OUTSIDE)
+    with pytest.raises(ValueError, match=f"out_of_range of layer .* in a scorer, got '{other}'"):
+        export.to_scorer(model, tmp_path / "scorer")
+    layer = model.layers[-1 if name != "field_embedding" else -2]
+    assert f"'out_of_range': '{other}'" in str(
+        type(layer).from_config(layer.get_config()).get_config()
+    )
+
+
+@pytest.mark.parametrize("name", ["sparse_linear", "partitioned"])
+def test_wrapped_ids_train_the_same_rows_also_under_xla(name):
+    layer = CASES[name][0](out_of_range="wrap")
+    rows = np.array([[3, -1], [3 + N, 4]], np.int64)  # -1 is padding
+
+    @tf.function(jit_compile=True, autograph=False)
+    def compiled(ids):
+        with ops.xla_compatible():
+            return layer([ids, tf.ones(ids.shape)])
+
+    want = layer(np.array([[3, -1], [3, 4]]))
+    np.testing.assert_allclose(compiled(tf.constant(rows)), want, rtol=1e-6)
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_sum(layer(rows))
+    gradients = tape.gradient(loss, layer.kernels)
+    touched = sum(
+        np.count_nonzero(tf.reduce_any(tf.convert_to_tensor(g) != 0, 1)) for g in gradients
+    )
+    assert touched == 2
+
+
+def test_ids_of_a_dynamic_table_have_no_range():
+    layer = layers.DynamicSparseLinear(2, 5)
+    layer(ragged(np.array([-(1 << 62), 1 << 62, -1, 7])), training=True)
+
+
+@pytest.mark.parametrize("make", [lambda **o: layers.SparseLinear(2, N, **o), SparseTable])
+def test_another_word_is_refused(make):
+    options = {"input_dim": N, "units": 2} if make is SparseTable else {}
+    with pytest.raises(
+        ValueError, match=re.escape("out_of_range must be one of ('error', 'wrap')")
+    ):
+        make(**options, out_of_range="clip")
