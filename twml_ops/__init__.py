@@ -1,6 +1,7 @@
 """TensorFlow/Keras layers, optimizers and ops for ranking models on very sparse data.
 
-Submodules load on first use, so `twml_ops.core` (NumPy only) works without TensorFlow.
+Submodules load on first use, so `twml_ops.core` (NumPy only) works without TensorFlow. Keras loads
+saved models after `import twml_ops`.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ import importlib.machinery
 import os
 import platform
 from types import ModuleType
+
+from twml_ops._keras_classes import register_with_keras
 
 __version__ = "0.1.0"
 
@@ -49,6 +52,8 @@ if importlib.machinery.PathFinder.find_spec(f"{__name__}._core", __path__) is No
         "in another folder to import the installed twml_ops",
         name=__name__,
     )
+
+register_with_keras()  # when Keras is imported
 
 
 def __getattr__(name: str) -> ModuleType:

@@ -11,6 +11,8 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
+from twml_ops._keras_classes import PACKAGE
+
 # The version of the package behind tf.keras, keras or tf_keras; some tf.keras have no __version__.
 VERSION: str = importlib.metadata.version(tf.keras.Model.__module__.partition(".")[0])
 KERAS_3: bool = VERSION.startswith("3.")
@@ -21,8 +23,6 @@ AUTOGRAPH: bool = not KERAS_3
 Keras 2 converts the Python control flow of a user's layer if AutoGraph converts the function that
 calls the model. Keras 3 never does, so converting the function would only take time.
 """
-
-PACKAGE = "Twml"
 
 serializable = tf.keras.utils.register_keras_serializable(package=PACKAGE)
 

@@ -13,19 +13,10 @@ from typing import Any
 
 import tensorflow as tf
 
-from twml_ops._keras import PACKAGE
+from twml_ops._keras_classes import PACKAGE, placeholder
+from twml_ops._keras_classes import RESEARCH as KERAS_CLASSES
 
 MODELS = ("dhen",)
-KERAS_CLASSES = (
-    "DHENBlock",
-    "FieldAttention",
-    "FieldConvolution",
-    "FieldCross",
-    "FieldDot",
-    "FieldLinear",
-    "LearnedHash",
-    "Shampoo",
-)
 _NAME = "twml_ops.research"
 
 
@@ -58,13 +49,4 @@ def register_keras_classes() -> None:
     """Registers a placeholder for each Keras class of the package that is not registered."""
     registered = tf.keras.utils.get_custom_objects()
     for name in KERAS_CLASSES:
-        registered.setdefault(f"{PACKAGE}>{name}", _placeholder(name))
-
-
-def _placeholder(name: str) -> type:
-    """A class of which Keras makes an object of the class with this name."""
-
-    def from_config(config: dict[str, Any]) -> Any:
-        return getattr(research(), name).from_config(config)
-
-    return type(name, (), {"from_config": staticmethod(from_config)})
+        registered.setdefault(f"{PACKAGE}>{name}", placeholder("_research", name))
