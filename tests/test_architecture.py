@@ -43,7 +43,7 @@ ARROWS = {
     "optimizers": "placement ops ops.stock _research _keras",
     "placement": "ops _keras",
     "_batch": "ops _keras",
-    "_research": "_keras _keras_classes",
+    "_research": "_keras_classes",
     "ops": "ops.xla ops.stock core _keras",
     "ops.xla": "ops.stock",
     "ops.stock": "core",

@@ -57,9 +57,11 @@ def test_prediction_is_a_probability_for_each_example_in_order(libsvm_run, tmp_p
     np.testing.assert_allclose(np.loadtxt(tmp_path / "p.txt"), want, rtol=1e-5)
 
 
-def test_export_copies_the_saved_model(libsvm_run, tmp_path):
-    main(["export", str(libsvm_run), str(tmp_path / "served")])
-    assert "serving_default" in tf.saved_model.load(str(tmp_path / "served")).signatures
+def test_a_fast_export_says_what_it_needs(libsvm_run, tmp_path, capsys):
+    main(["export", str(libsvm_run), str(tmp_path / "served"), "--format", "fast"])
+    assert "import twml_ops.ops" in capsys.readouterr().out
+    signatures = tf.saved_model.load(str(tmp_path / "served")).signatures
+    assert set(signatures) == {"serving_default", "raw", "tf_example", "features"}
 
 
 @pytest.mark.parametrize("form", ["stock", "scorer"])
@@ -75,7 +77,7 @@ def test_exports_without_our_ops_predict_as_predict_does(libsvm, libsvm_run, tmp
         assert scorer.output_name == "probability"  # as in the signatures of SavedModels
         got = scorer.predict(inputs)
     else:
-        serve = tf.saved_model.load(str(tmp_path / "served")).signatures["serving_default"]
+        serve = tf.saved_model.load(str(tmp_path / "served")).signatures["features"]
         got = serve(**{k: tf.constant(v) for k, v in inputs.items()})["probability"].numpy()
     np.testing.assert_allclose(got, want, atol=1e-6)
 
@@ -181,21 +183,44 @@ def test_prediction_needs_the_columns_of_the_features_only(fields_run, tmp_path,
     assert capsys.readouterr().out == want
 
 
-@pytest.mark.parametrize("form", ["stock", "scorer"])
+WITHOUT_US = """
+import sys
+sys.modules["twml_ops"] = None
+import numpy as np, tensorflow as tf
+with np.load(sys.argv[1]) as f:
+    columns = {k: tf.constant(v) for k, v in f.items()}
+served, run = (tf.saved_model.load(path) for path in sys.argv[2:4])
+got = served.signatures["serving_default"](**columns)["probability"].numpy()
+np.save(sys.argv[4], got)
+assert list(run.signatures) == ["serving_default"]
+"""
+
+
+@pytest.mark.parametrize("form", [None, "scorer"])
 def test_exports_take_the_raw_columns_of_a_run(fields_run, tmp_path, form, capsys):
+    """By default in a process without this package, as TensorFlow Serving has none."""
     data = write_criteo(tmp_path / "c.tsv", 20, seed=3)
     capsys.readouterr()
     main(["predict", str(fields_run), "--data", data])
     want = np.array(capsys.readouterr().out.split(), float)
-    main(["export", str(fields_run), str(tmp_path / "served"), "--format", form])
+    served = tmp_path / "served"
+    main(["export", str(fields_run), str(served), *(("--format", form) if form else ())])
     lines = [line.split("\t") for line in (tmp_path / "c.tsv").read_text().splitlines()]
     cells = np.array(lines).T
     columns = {f"C{i}": cells[13 + i] for i in range(1, 27)}
     for i in range(1, 14):
         columns[f"I{i}"] = np.array([float(x or "nan") for x in cells[i]], np.float32)
     if form == "scorer":
-        got = Scorer.load(tmp_path / "served").predict(columns)
+        got = Scorer.load(served).predict(columns)
     else:
-        serve = tf.saved_model.load(str(tmp_path / "served")).signatures["raw"]
-        got = serve(**{k: tf.constant(v) for k, v in columns.items()})["probability"].numpy()
+        np.savez(tmp_path / "columns.npz", **columns)
+        paths = [tmp_path / "columns.npz", served, fields_run / "saved_model", tmp_path / "got.npy"]
+        done = subprocess.run(
+            [sys.executable, "-I", "-c", WITHOUT_US, *paths],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        got = np.load(tmp_path / "got.npy")
     np.testing.assert_allclose(got[:, 0], want, atol=1e-5)

@@ -141,7 +141,8 @@ def test_saved_models_take_raw_columns_and_examples(model, wanted, stock, tmp_pa
     write = export.to_stock_tf if stock else export.to_tf
     write(model, tmp_path / "saved", schema=SCHEMA, output_names=["probability"])
     signatures = tf.saved_model.load(str(tmp_path / "saved")).signatures
-    named = signatures["raw"](**tensors())["probability"]
+    assert set(signatures) == {"serving_default", "raw", "tf_example", "features"}
+    named = signatures["serving_default"](**tensors())["probability"]
     np.testing.assert_allclose(named, wanted, atol=1e-6)
     parsed = signatures["tf_example"](examples=examples())["probability"]
     np.testing.assert_allclose(parsed, wanted, atol=1e-6)

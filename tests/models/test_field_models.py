@@ -244,7 +244,7 @@ def test_exports_take_no_row_keys(tmp_path):
     loaded = tf.saved_model.load(tmp_path / "stock")
     for signature in loaded.signatures.values():
         assert "row_keys" not in signature.structured_input_signature[1]
-    serve = loaded.signatures["serving_default"]
+    serve = loaded.signatures["features"]
     features = features_of(schema, 7, seed=2, name="dcn")
     flat = {}
     for name, value in features.items():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import enum
-import shutil
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -37,10 +36,11 @@ def export(
         Format,
         typer.Option(
             "--format",
-            help="fast: SavedModel that needs the op library. stock: SavedModel for any "
-            "TensorFlow. scorer: for twml_ops.core.Scorer, without TensorFlow.",
+            help="stock: SavedModel for any TensorFlow, also TensorFlow Serving. fast: SavedModel "
+            "that only loads after `import twml_ops.ops`. scorer: for twml_ops.core.Scorer, "
+            "without TensorFlow.",
         ),
-    ] = Format.FAST,
+    ] = Format.STOCK,
     tables: Annotated[
         Tables,
         typer.Option(help="Data type of large tables; for stock and scorer, int4 for scorer."),
@@ -65,13 +65,13 @@ TableDtype = Literal["float32", "bfloat16", "int8", "int4"]
 def export_run(
     run: Path, out: Path, form: FormatName, tables: TableDtype, base: Path | None = None
 ) -> None:
-    """Writes the model of a finished run to a new folder. "fast" does not import TensorFlow.
+    """Writes the model of a finished run to a new folder.
 
     Args:
         run: folder of the run.
         out: folder to create.
-        form: "fast", a SavedModel that needs the op library; "stock", a SavedModel for any
-            TensorFlow; or "scorer", for `twml_ops.core.Scorer`.
+        form: "stock", a SavedModel for any TensorFlow; "fast", a SavedModel that needs the op
+            library; or "scorer", for `twml_ops.core.Scorer`.
         tables: data type of the rows of large tables.
         base: an earlier scorer beside `out`, of which `out` has the changes.
 
@@ -79,7 +79,7 @@ def export_run(
         UserError: the folder is not a finished run, `out` exists, `tables` or `base` is not
             available for this format, or `base` cannot be used.
     """
-    from twml_ops.training.run_folder import SAVED_MODEL, new_export, read_run
+    from twml_ops.training.run_folder import new_export, read_run
 
     read_run(run)
     if form == "fast" and tables != "float32":
@@ -89,18 +89,20 @@ def export_run(
     if base is not None and form != "scorer":
         raise UserError("--base goes with --format scorer")
     with new_export(out) as folder:
-        if form == "fast":
-            shutil.copytree(run / SAVED_MODEL, folder, dirs_exist_ok=True)
-        else:
-            _convert(run, folder, form, tables, base)
+        _convert(run, folder, form, tables, base)
     print(f"the {'scorer' if form == 'scorer' else 'SavedModel'} is in {out}")
+    if form == "fast":
+        print(
+            "it has ops of this package: `import twml_ops.ops` before it is loaded; TensorFlow "
+            "Serving needs --format stock"
+        )
 
 
 def _convert(
     run: Path, folder: Path, form: FormatName, tables: TableDtype, base: Path | None
 ) -> None:
     from twml_ops._known_categories import KnownCategories
-    from twml_ops.export import to_scorer, to_stock_tf
+    from twml_ops.export import to_scorer, to_stock_tf, to_tf
     from twml_ops.training.run_folder import OUTPUT_NAME
     from twml_ops.training.trained_run import TrainedRun
 
@@ -109,6 +111,8 @@ def _convert(
     if form == "stock":
         assert tables != "int4"
         to_stock_tf(trained.model, folder, tables=tables, output_names=[OUTPUT_NAME], schema=schema)
+    elif form == "fast":
+        to_tf(trained.model, folder, output_names=[OUTPUT_NAME], schema=schema)
     else:
         name = OUTPUT_NAME if len(trained.schema.labels) == 1 else None  # labels have names
         to_scorer(trained.model, folder, tables=tables, schema=schema, output_name=name, base=base)

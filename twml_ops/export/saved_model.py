@@ -37,6 +37,8 @@ def to_tf(
 ) -> None:
     """Writes a SavedModel with the ops of this package; `import twml_ops.ops` before it is loaded.
 
+    Otherwise TensorFlow says "Op type not registered 'Twml>...'". `to_stock_tf` needs no package.
+
     On a machine with a GPU, load it in the block `tf.device("CPU:0")`, or with
     `tf.saved_model.LoadOptions(experimental_variable_policy="save_variable_devices")`, which puts
     each variable where it was when it was saved. TensorFlow puts it on the GPU otherwise.
@@ -54,13 +56,14 @@ def to_tf(
             subclassed models.
         output_names: Names of the signature's outputs; None: the names of the model's outputs. A
             dict of outputs keeps its keys.
-        schema: The features of the model, if it takes batches of `data.Source.dataset`. The
-            SavedModel then has two more signatures that take raw columns and hash categories in the
-            graph. `raw` takes a tensor [B] for each column, by its name with underscores for
+        schema: The features of the model, if it takes batches of `data.Source.dataset`. Then
+            `serving_default`, which is also called `raw`, takes raw columns and hashes categories
+            in the graph, and the flat tensors go to the signature `features`. Raw columns are a
+            tensor [B] for each column, by its name with underscores for
             characters other than letters and digits: float32, NaN being a missing number, or
             strings, "" being a missing category; a bag `tags` is `tags` [K] and `tags_row_splits`
-            [B + 1]. `tf_example` takes serialized `tf.Example`s [B], in which a
-            feature that is not there is a missing value.
+            [B + 1]. A third signature, `tf_example`, takes serialized `tf.Example`s [B], in which
+            a feature that is not there is a missing value.
 
     Raises:
         ValueError: The model has no symbolic inputs and `inputs` is None, two inputs need tensors
@@ -155,7 +158,12 @@ class _Served(tf.Module):
             def serve_examples(examples: tf.Tensor) -> dict[str, tf.Tensor]:
                 return predict(features.select(columns.features(columns.parse(examples))))
 
-            serving |= {"raw": serve_raw, "tf_example": serve_examples}
+            serving = {
+                "serving_default": serve_raw,
+                "raw": serve_raw,
+                "tf_example": serve_examples,
+                "features": serve,
+            }
         self.serving = serving
 
 

@@ -18,7 +18,6 @@ from twml_ops.layers._tables import OUT_OF_RANGE, TableLayer
 from twml_ops.layers._weights import add_table, copied
 from twml_ops.ops._library import library
 from twml_ops.ops._tape import device_scope_of
-from twml_ops.ops.stock import check
 from twml_ops.placement.sharded import NotCheckpointable
 from twml_ops.placement.tiered import Tiered, storage_of, storage_placement
 
@@ -361,7 +360,7 @@ class _FieldTable:
     def __init__(
         self, units: int, fields: list[int], num_rows: Sequence[int], out_of_range: str
     ) -> None:
-        self._checks = out_of_range == "error"
+        self._out_of_range = out_of_range
         self.units, self.fields = units, fields
         self._sizes = np.array([num_rows[field] for field in fields])
         self._starts = np.cumsum(self._sizes) - self._sizes
@@ -379,24 +378,10 @@ class _FieldTable:
     ) -> tuple[tf.Tensor, tf.Tensor]:
         """`ops.field_rows` of ids [B, last - first] of the table's fields first .. last."""
         ids = ids if ids.dtype in (tf.int32, tf.int64) else tf.cast(ids, tf.int64)
-        if self._checks:
-            ids = _checked(ids, self._sizes[first:last])
         sizes, first_row = self._sizes[first:last].tolist(), int(self._starts[first])
-        return ops.field_rows(ids, sizes, first_row=first_row, pooled=pooled)
-
-
-def _checked(ids: tf.Tensor, num_rows: Any) -> tf.Tensor:
-    """The ids [B, F], of which each must be below the number of rows of its field minus 1."""
-    limits = tf.constant(num_rows - 1, ids.dtype)
-    outside = tf.reshape(ids >= limits, [-1])
-    first = check.index_of_first(outside)
-    too_large = check.Precondition(
-        lambda: tf.logical_not(tf.reduce_any(outside)),
-        "ids must be below the number of rows of their field minus 1, got {} at position {}",
-        (lambda: check.item_or_zero(tf.reshape(ids, [-1]), first), lambda: first),
-    )
-    checked: tf.Tensor = check.require(ids, too_large)
-    return checked
+        return ops.field_rows(
+            ids, sizes, first_row=first_row, pooled=pooled, out_of_range=self._out_of_range
+        )
 
 
 def _joined(parts: Sequence[SparseBatch]) -> SparseBatch:

@@ -9,10 +9,16 @@ import tensorflow as tf
 
 from twml_ops.ops._library import library
 from twml_ops.ops._shared_groups import declare_fields
+from twml_ops.ops.stock import check
 
 
 def field_rows(
-    ids: Any, num_rows: Sequence[int], *, first_row: int = 0, pooled: bool = False
+    ids: Any,
+    num_rows: Sequence[int],
+    *,
+    first_row: int = 0,
+    pooled: bool = False,
+    out_of_range: str = "wrap",
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """The rows of a table for ids of its fields, whose rows follow one another in the table.
 
@@ -26,13 +32,16 @@ def field_rows(
         first_row: First row of the first field.
         pooled: Whether the row splits divide the entries into a row for each example, not for each
             id.
+        out_of_range: "wrap", or "error": an id that is not below the number of rows of its field
+            minus 1 is an error.
 
     Returns:
         `(rows, row_splits)`: int64 [B F], and int64 [B F + 1] or, if pooled, [B + 1].
 
     Raises:
         ValueError: Some `num_rows` is less than 2, or `ids` does not have F columns.
-        tf.errors.InvalidArgumentError: The same, where the shapes are not known before.
+        tf.errors.InvalidArgumentError: The same, where the shapes are not known before; or an id is
+            out of range.
     """
     ids = tf.convert_to_tensor(ids, dtype_hint=tf.int64)
     sizes = [int(n) for n in num_rows]
@@ -43,11 +52,27 @@ def field_rows(
         )
     if not ids.shape.is_compatible_with([None, len(sizes)]):
         raise ValueError(f"ids must be [B, {len(sizes)}], got {ids.shape}")
+    if out_of_range == "error":
+        ids = _checked(ids, sizes)
     rows, row_splits = library.twml_field_rows(
         ids, num_rows=sizes, first_row=first_row, pooled=pooled
     )
     declare_fields(rows, sizes, first_row)
     return rows, row_splits
+
+
+def _checked(ids: tf.Tensor, num_rows: Sequence[int]) -> tf.Tensor:
+    """The ids [B, F], of which each must be below the number of rows of its field minus 1."""
+    limits = tf.constant([n - 1 for n in num_rows], ids.dtype)
+    outside = tf.reshape(ids >= limits, [-1])
+    first = check.index_of_first(outside)
+    too_large = check.Precondition(
+        lambda: tf.logical_not(tf.reduce_any(outside)),
+        "ids must be below the number of rows of their field minus 1, got {} at position {}",
+        (lambda: check.item_or_zero(tf.reshape(ids, [-1]), first), lambda: first),
+    )
+    checked: tf.Tensor = check.require(ids, too_large)
+    return checked
 
 
 tf.no_gradient("Twml>FieldRows")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +53,7 @@ def write_files(folder: Path, result: RunResult) -> None:
     with phases.recording():
         with phase("export"):
             bare = without_optimizer(result.model)
-            export.to_tf(in_memory(bare), folder / SAVED_MODEL, output_names=[OUTPUT_NAME])
+            _write_saved_model(in_memory(bare), folder / SAVED_MODEL)
         with phase("report"):
             (folder / REPORT_FILE).write_text(render(result), encoding="utf-8")
     write_json(folder / METRICS_FILE, result.metrics_file())
@@ -65,3 +66,14 @@ def _times(phases: Phases | None) -> dict[str, Any]:
         return {}
     seconds = {name: round(value, 3) for name, value in phases.seconds.items()}
     return {"phases": seconds, "wall_seconds": round(phases.total(), 3)}
+
+
+def _write_saved_model(model: tf.keras.Model, path: Path) -> None:
+    """Writes a SavedModel that any TensorFlow loads, or if the model has none, one of our ops."""
+    try:
+        export.to_stock_tf(model, path, output_names=[OUTPUT_NAME])
+    except ValueError as e:
+        warnings.warn(
+            f"the {SAVED_MODEL} of this run needs `import twml_ops.ops`: {e}", stacklevel=2
+        )
+        export.to_tf(model, path, output_names=[OUTPUT_NAME])

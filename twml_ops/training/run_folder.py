@@ -209,7 +209,7 @@ def _user_errors(replaces: bool = True) -> Iterator[None]:
 def _tell_kept(out: Path, folder: Path, reporter: Reporter) -> None:
     reporter.failure(
         f"{out} is not finished. The trained model is kept: {folder / MODEL_FILE}; "
-        "tf.keras.models.load_model reads it after `import twml_ops.layers`"
+        "tf.keras.models.load_model reads it after `import twml_ops`"
     )
 
 
