@@ -1,0 +1,84 @@
+"""The shell blocks of a page run in order, in one folder, as a reader types them.
+
+The files that they name have a few rows, and options at the end of a command make it small.
+"""
+
+import contextlib
+import importlib
+import subprocess
+import sys
+
+import pytest
+
+from tests.docs import small_data
+from tests.docs.pages import PAGES, blocks, words
+from twml_ops.cli import main
+
+# Cheap pages, which run on every change.
+QUICK = ("README", "fields")
+SMALL = {
+    "search": ["--warm-up", "1", "--epochs", "1"],
+    "stability": ["--runs", "2", "--epochs", "1"],
+    "tune": ["--trials", "2", "--max-epochs", "1"],
+    "tune-input": ["--seconds", "0.05"],
+}
+
+
+def small(arguments):
+    """The arguments with options behind them that make the command small."""
+    if arguments[0] != "train":
+        return [*arguments, *SMALL.get(arguments[0], [])]
+    limits = ["--max-epochs", "1"] if "--epochs" not in arguments else ["--epochs", "1"]
+    if "auto" in arguments:
+        limits += ["--time-limit", "1"]
+    return [*arguments, *limits]
+
+
+def run(command):
+    """Runs one line of a page; its exit status must be 0."""
+    typed = words(command)
+    _, redirected, target = command.partition(" > ")
+    if typed[0] == "twml-ops":
+        with contextlib.ExitStack() as stack:
+            if redirected:
+                file = stack.enter_context(open(target.split()[0], "w", encoding="utf-8"))
+                stack.enter_context(contextlib.redirect_stdout(file))
+            try:
+                main(small(typed[1:]))
+            except SystemExit as end:
+                assert not end.code, command
+        return
+    few_rows = ["--rows", "400"] if "examples/click_log.py" in typed else []
+    subprocess.run([sys.executable, *typed[1:], *few_rows], check=True)
+
+
+def runnable():
+    """The pages with blocks that are run."""
+    for page in PAGES:
+        if any(not block.reason for block in blocks(page)):
+            marks = [] if page.stem in QUICK else [pytest.mark.slow]
+            yield pytest.param(page, id=page.stem, marks=marks)
+
+
+@pytest.fixture(scope="module")
+def flights(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("packages")
+    small_data.write_flights(folder)
+    return folder
+
+
+@pytest.mark.parametrize("page", list(runnable()))
+def test_the_commands_of_a_page_run_one_after_another(page, request, tmp_path, monkeypatch):
+    typed = [(b, c) for b in blocks(page) if not b.reason for c in b.commands]
+    small_data.write(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    if any("flights" in words(command) for _, command in typed):
+        monkeypatch.syspath_prepend(request.getfixturevalue("flights"))
+        importlib.invalidate_caches()
+    failed = []
+    for block, command in typed:
+        try:
+            run(command)
+        except (AssertionError, subprocess.CalledProcessError) as error:
+            failed.append(f"{block.name}: {error}")
+    assert not failed, "\n".join(failed)
