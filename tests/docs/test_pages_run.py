@@ -1,17 +1,19 @@
-"""The shell blocks of a page run in order, in one folder, as a reader types them.
+"""The shell blocks of a page, and the cells of the tutorial, run in order in one folder.
 
 The files that they name have a few rows, and options at the end of a command make it small.
 """
 
 import contextlib
 import importlib
+import json
+import re
 import subprocess
 import sys
 
 import pytest
 
 from tests.docs import small_data
-from tests.docs.pages import PAGES, blocks, words
+from tests.docs.pages import PAGES, ROOT, blocks, words
 from twml_ops.cli import main
 
 # Cheap pages, which run on every change.
@@ -68,7 +70,7 @@ def flights(tmp_path_factory):
 
 
 @pytest.mark.parametrize("page", list(runnable()))
-def test_the_commands_of_a_page_run_one_after_another(page, request, tmp_path, monkeypatch):
+def test_a_page_runs_in_order(page, request, tmp_path, monkeypatch):
     typed = [(b, c) for b in blocks(page) if not b.reason for c in b.commands]
     small_data.write(tmp_path)
     monkeypatch.chdir(tmp_path)
@@ -82,3 +84,34 @@ def test_the_commands_of_a_page_run_one_after_another(page, request, tmp_path, m
         except (AssertionError, subprocess.CalledProcessError) as error:
             failed.append(f"{block.name}: {error}")
     assert not failed, "\n".join(failed)
+
+
+def cells():
+    """The code of the tutorial."""
+    notebook = json.loads((ROOT / "docs" / "tutorial.ipynb").read_text(encoding="utf-8"))
+    return ["".join(c["source"]) for c in notebook["cells"] if c["cell_type"] == "code"]
+
+
+def test_the_tutorial_leads_from_a_csv_file_to_answers_of_a_server(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    assert sum("ROWS = 20_000" in cell for cell in cells()) == 1
+    scope = {"run": run}
+    for cell in cells():
+        code = re.sub(r"^!(.*)$", lambda line: f"run({line[1]!r})", cell, flags=re.M)
+        exec(code.replace("ROWS = 20_000", "ROWS = 1_000"), scope)
+    printed = capsys.readouterr().out
+    assert "user_id" in printed
+    assert "importance" in printed
+    first, lower = scope["predictions"]
+    assert 0 < first[0] < 1
+    assert first != lower
+
+
+def test_the_tutorial_is_a_notebook_without_outputs():
+    notebook = json.loads((ROOT / "docs" / "tutorial.ipynb").read_text(encoding="utf-8"))
+    assert (notebook["nbformat"], notebook["nbformat_minor"]) == (4, 5)
+    assert len({cell["id"] for cell in notebook["cells"]}) == len(notebook["cells"])
+    for cell in notebook["cells"]:
+        assert cell.get("outputs", []) == []
+        assert cell.get("execution_count") is None

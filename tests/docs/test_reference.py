@@ -30,7 +30,9 @@ def pages_of(menu):
 
 def test_the_menu_has_every_page_once():
     config = yaml.safe_load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"))
-    pages = [str(p.relative_to(ROOT / "docs")) for p in (ROOT / "docs").rglob("*.md")]
+    docs = ROOT / "docs"
+    pages = [str(p.relative_to(docs)) for p in docs.rglob("*.md")]
+    pages += [str(p.relative_to(docs).with_suffix(".md")) for p in docs.rglob("*.ipynb")]
     assert sorted(pages_of(config["nav"])) == sorted(pages)
 
 

@@ -1,0 +1,45 @@
+"""A hook of mkdocs: notebooks of docs are pages of the site, without outputs.
+
+`docs/tutorial.ipynb` becomes `tutorial.md`, and stays a file that the page links to.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+
+def as_markdown(notebook: Path) -> str:
+    """The cells of a notebook as Markdown; lines that begin with `!` are commands of a shell."""
+    cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
+    parts = []
+    for cell in cells:
+        text = "".join(cell["source"])
+        if cell["cell_type"] == "markdown":
+            parts.append(text)
+        elif text.startswith("!"):
+            parts.append("```sh\n" + text.removeprefix("!") + "\n```")
+        else:
+            parts.append("```python\n" + text + "\n```")
+    title, _, rest = "\n\n".join(parts).partition("\n")
+    return f"{title}\n\n[The notebook]({notebook.name}) of this page.\n{rest}\n"
+
+
+def on_files(files: Any, config: Any) -> Any:
+    """Adds the page of each notebook.
+
+    Args:
+        files: the files of the site.
+        config: the configuration of mkdocs.
+
+    Returns:
+        The files, with the pages.
+    """
+    from mkdocs.structure.files import File
+
+    for notebook in [f for f in files if f.src_uri.endswith(".ipynb")]:
+        text = as_markdown(Path(notebook.abs_src_path))
+        name = notebook.src_uri.removesuffix(".ipynb") + ".md"
+        files.append(File.generated(config, name, content=text))
+    return files
