@@ -80,7 +80,7 @@ ANY_TF_TESTS = tests/benchmarks tests/cuda tests/core/test_reuse_distance.py tes
 	tests/training/test_second_model.py tests/training/test_trial.py tests/training/test_typed_values.py tests/data/test_block.py \
 	tests/data/test_flights.py tests/data/test_guess.py tests/data/test_hashing.py tests/data/test_infer.py tests/data/test_open.py tests/data/test_text.py \
 	tests/distribute/test_launch.py tests/peers tests/docs/test_commands.py tests/docs/test_docstrings.py \
-	tests/docs/test_manifests.py tests/docs/test_readme.py tests/examples/test_click_log.py
+	tests/docs/test_manifests.py tests/docs/test_pages_run.py tests/docs/test_readme.py tests/examples/test_click_log.py
 
 # TensorFlow 2.21 is tested with Keras 2 as well (TF_USE_LEGACY_KERAS=1): what depends on the Keras version is tested on
 # every change, without subclassed models of all layers, which TensorFlow 2.15 saves. Everything that uses Keras is tested

@@ -429,7 +429,7 @@ def build_tests(root: Path, checks: Sanitizer = NONE) -> Path | None:
 
 
 def main(arguments: list[str]) -> int:
-    """Builds the libraries, with "core" those without TensorFlow; with "test" runs the C++ tests."""
+    """Builds the libraries ("core": those without TensorFlow), or runs the C++ tests ("test")."""
     if arguments not in ([], ["core"], ["test"]):
         print("usage: python native_build.py [core | test]", file=sys.stderr)
         return 2

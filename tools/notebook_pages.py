@@ -1,11 +1,13 @@
 """A hook of mkdocs: notebooks of docs are pages of the site, without outputs.
 
-`docs/tutorial.ipynb` becomes `tutorial.md`, and stays a file that the page links to.
+`docs/tutorial.ipynb` becomes `tutorial.md`, to which other pages link, and stays a file to which this
+page links.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -43,3 +45,21 @@ def on_files(files: Any, config: Any) -> Any:
         name = notebook.src_uri.removesuffix(".ipynb") + ".md"
         files.append(File.generated(config, name, content=text))
     return files
+
+
+def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
+    """Links to a notebook lead to its page; only the page itself links to the file.
+
+    Args:
+        markdown: the text of a page.
+        page: the page.
+        config: the configuration of mkdocs.
+        files: the files of the site.
+
+    Returns:
+        The text with such links.
+    """
+    own = page.file.src_uri.removesuffix(".md") + ".ipynb"
+    if any(f.src_uri == own for f in files):
+        return markdown
+    return re.sub(r"\]\(([\w/.]+)\.ipynb\)", r"](\1.md)", markdown)

@@ -5,7 +5,7 @@
 The steps, each of which must succeed before the next one begins:
 
 1. No file of the checkout is changed or unknown to git, and no tag `vVERSION` exists.
-2. pyproject.toml has this version, and CHANGELOG.md a section `## VERSION (YYYY-MM-DD)` that is not empty.
+2. pyproject.toml has this version, and CHANGELOG.md a section `## VERSION (YYYY-MM-DD)` with text.
 3. `make wheel` builds the wheel, and setuptools the source distribution, which has all sources.
 4. auditwheel finds no library or symbol that the manylinux tag of the wheel does not allow.
 5. The wheel is installed in new environments, and trains there (tools/test_wheel.py).
@@ -139,9 +139,7 @@ def main() -> int:
         if missing:
             raise ReleaseError(f"{sdist.name} has not: {', '.join(missing)}")
         run(python, "-m", "pip", "install", "-q", "auditwheel")
-        check_platform(
-            wheel, json.loads(run(python, "-m", "auditwheel", "show", "--json", wheel))
-        )
+        check_platform(wheel, json.loads(run(python, "-m", "auditwheel", "show", "--json", wheel)))
         print(run(python, ROOT / "tools" / "test_wheel.py", wheel, "2.15", "2.21"), end="")
     except (ReleaseError, subprocess.CalledProcessError) as error:
         print(f"release: {error}", file=sys.stderr)

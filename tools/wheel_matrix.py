@@ -12,6 +12,7 @@ from the downloaded packages to a trained model instead.
 from __future__ import annotations
 
 import argparse
+import itertools
 import os
 import platform
 import re
@@ -114,7 +115,7 @@ def first_model(python: str, wheel: Path, rows: int) -> str:
         seconds.append(time.monotonic())
         run(folder / "bin" / "twml-ops", *TRAIN, "out", folder=folder)
         seconds.append(time.monotonic())
-    download, install, _, train = (b - a for a, b in zip(seconds, seconds[1:], strict=False))
+    download, install, _, train = (b - a for a, b in itertools.pairwise(seconds))
     return (
         f"download of `twml_ops[cpu]` {download:.0f} s; from then on to a trained and evaluated "
         f"model of {rows:,} clicks {install + train:.0f} s: pip {install:.0f} s, "

@@ -12,7 +12,18 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
-_PROGRAMS = ("twml-ops", "make", "python", "python3", "pip", "pytest", "docker", "mpirun", "nice", "export")
+_PROGRAMS = (
+    "twml-ops",
+    "make",
+    "python",
+    "python3",
+    "pip",
+    "pytest",
+    "docker",
+    "mpirun",
+    "nice",
+    "export",
+)
 _STARTS_PROGRAM = re.compile(rf"(?:[A-Z_]+=\S* )*(?:{'|'.join(map(re.escape, _PROGRAMS))})(?= |$)")
 _TAG = re.compile(r"<!-- not run: (.+) -->")
 _FENCES = ("bash", "sh", "console")
@@ -86,7 +97,7 @@ def _block(page: Path, line: int, body: list[str], reason: str | None) -> Block:
 
 
 def words(command: str) -> list[str]:
-    """A command line as the shell divides it, without comment, variables, `nice` and output file."""
+    """A command line as the shell divides it; without comment, variables, nice and output file."""
     split = shlex.split(command, comments=True)
     while re.fullmatch(r"[A-Z_]+=.*", split[0]):
         split = split[1:]

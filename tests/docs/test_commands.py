@@ -1,4 +1,4 @@
-"""What the documents say to type is there: commands with their options, modules, files, make's targets.
+"""What the documents say to type is there: commands, options, modules, files, make's targets.
 
 What the commands of a page do is in test_pages_run.py; Python blocks run in test_guides.py and
 test_readme.py. The one program of the documents that cannot run here, the loop of a TPU host, is
@@ -12,7 +12,6 @@ import importlib.util
 import re
 import shlex
 import textwrap
-from pathlib import Path
 
 import pytest
 import typer
@@ -20,7 +19,9 @@ import typer
 from tests.docs.pages import PAGES, ROOT, blocks, words
 from twml_ops.cli.app import app
 
-IN_PROSE = r"`((?:twml-ops|python -m twml_ops|python -m benchmarks|python examples/|make [a-z])[^`\n]*)`"
+IN_PROSE = (
+    r"`((?:twml-ops|python -m twml_ops|python -m benchmarks|python examples/|make [a-z])[^`\n]*)`"
+)
 BLOCKS = [block for page in PAGES for block in blocks(page)]
 # Programs that a reader has; of the package's own, everything is checked.
 FOREIGN = ("docker", "export", "mpirun")
@@ -46,9 +47,7 @@ def parse(arguments):
     group = command_line()
     name, command, rest = group.resolve_command(group.make_context("twml-ops", ["info"]), arguments)
     if name == "checkpoints":  # a group of commands
-        name, command, rest = command.resolve_command(
-            command.make_context(name, [*rest]), [*rest]
-        )
+        name, command, rest = command.resolve_command(command.make_context(name, [*rest]), [*rest])
     if rest and rest[0] not in ("--help", "--help-all"):  # prose names commands alone
         return command.make_context(name, rest).params
     return {}
@@ -66,7 +65,7 @@ def extras():
 
 
 def source_of(module):
-    """The source of a module or a package, and of the modules of this repository that it imports."""
+    """The source of a module or a package, and of the benchmarks that it imports."""
     path = ROOT.joinpath(*module.split("."))
     if path.is_dir():
         return "".join(file.read_text(encoding="utf-8") for file in sorted(path.glob("*.py")))

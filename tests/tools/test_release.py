@@ -4,17 +4,18 @@ import re
 import subprocess
 import sys
 import tarfile
-import tomllib
 from pathlib import Path
 
 import pytest
-
+import tomllib
 
 from tools import release
 
 ROOT = Path(__file__).resolve().parents[2]
 PROJECT = '[project]\nversion = "1.2.3"\n'
-CHANGELOG = "# Changelog\n\n## 1.2.3 (2026-01-02)\n\n- A change.\n\n## 1.2.2 (2026-01-01)\n\n- One.\n"
+CHANGELOG = (
+    "# Changelog\n\n## 1.2.3 (2026-01-02)\n\n- A change.\n\n## 1.2.2 (2026-01-01)\n\n- One.\n"
+)
 METADATA = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 
 
@@ -131,17 +132,19 @@ def test_every_project_whose_headers_are_compiled_in_is_in_the_list_of_licences(
 def test_the_documents_and_the_metadata_name_the_same_pythons():
     oldest, newest = "3.10", "3.13"
     assert METADATA["requires-python"] == f">={oldest}"
-    classified = [
-        c.rpartition(" ")[2] for c in METADATA["classifiers"] if "Python :: 3." in c
-    ]
+    classified = [c.rpartition(" ")[2] for c in METADATA["classifiers"] if "Python :: 3." in c]
     assert (classified[0], classified[-1]) == (oldest, newest)
     for page in ("README.md", "docs/install.md"):
         text = (ROOT / page).read_text(encoding="utf-8")
-        assert set(re.findall(r"Python (3\.\d+ to 3\.\d+)", text)) == {f"{oldest} to {newest}"}, page
+        assert set(re.findall(r"Python (3\.\d+ to 3\.\d+)", text)) == {f"{oldest} to {newest}"}, (
+            page
+        )
 
 
 def test_the_documents_and_the_metadata_name_the_same_tensorflows():
-    limits = re.search(r"tensorflow-cpu>=([\d.]+),<2\.(\d+)", METADATA["optional-dependencies"]["cpu"][0])
+    limits = re.search(
+        r"tensorflow-cpu>=([\d.]+),<2\.(\d+)", METADATA["optional-dependencies"]["cpu"][0]
+    )
     first, last = limits[1], f"2.{int(limits[2]) - 1}"
     text = (ROOT / "docs" / "install.md").read_text(encoding="utf-8")
     assert f"TensorFlow | {first} to {last}" in text
