@@ -103,7 +103,7 @@ def check_platform(wheel: Path, report: dict[str, object]) -> None:
         ReleaseError: the tag promises more than the libraries keep.
     """
     promised = wheel.stem.rsplit("-", 1)[1]
-    by_symbols = str(report["sym_policy"])
+    by_symbols = str(report["sym_tag"])
     if _glibc(by_symbols) > _glibc(promised):
         raise ReleaseError(f"{wheel.name}: the symbols need {by_symbols}")
     foreign = set(map(str, report["external_libs"])) - {FROM_TENSORFLOW}

@@ -72,7 +72,7 @@ def test_the_command_names_what_is_missing_and_publishes_nothing():
 
 
 def report(policy, *libraries):
-    return {"sym_policy": policy, "external_libs": dict.fromkeys(libraries)}
+    return {"sym_tag": policy, "external_libs": dict.fromkeys(libraries)}
 
 
 WHEEL = Path("twml_ops-1.2.3-cp311-cp311-manylinux_2_34_x86_64.whl")
