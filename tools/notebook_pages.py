@@ -1,6 +1,7 @@
 """A hook of mkdocs: notebooks of docs are pages of the site, without outputs.
 
-`docs/tutorial.ipynb` becomes `tutorial.md`, to which other pages link, and stays a file of the site.
+`docs/tutorial.ipynb` becomes `tutorial.md`, to which other pages link, and stays a file of the
+site.
 """
 
 from __future__ import annotations

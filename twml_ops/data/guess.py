@@ -127,8 +127,8 @@ def _year_first(texts: pa.Array) -> pa.Array:
 def times_of_texts(texts: pa.Array) -> tuple[np.ndarray, np.ndarray]:
     """As `numbers_of_texts`, where a date and a time are seconds since 1970, by default of UTC.
 
-    They have the forms that ISO 8601, pandas, R, Spark and BigQuery write, or begin with a date such
-    as `31.1.2024` or `1/31/2024`.
+    They have the forms that ISO 8601, pandas, R, Spark and BigQuery write, or begin with a date
+    such as `31.1.2024` or `1/31/2024`.
     """
     numbers, good = numbers_of_texts(texts)
     if good.all():
