@@ -140,19 +140,28 @@ def measure(seed: int, rows: int, folder: Path) -> dict[str, float]:
     return found
 
 
+def print_row(name: str, values: Array) -> None:
+    """Prints a mean, its standard error and the values."""
+    error = values.std(ddof=1) / np.sqrt(len(values)) if len(values) > 1 else float("nan")
+    each = " ".join(f"{value:.4f}" for value in values)
+    print(f"{name:<26} {values.mean():.4f} ± {error:.4f}   {each}")
+
+
 def main(
     seeds: Annotated[int, typer.Option(min=1, help="How many logs.")] = 3,
     rows: Annotated[int, typer.Option(min=1000, help="Rows of a log.")] = 100_000,
 ) -> None:
-    """Prints the AUC of each way to train on each log, their means and standard errors."""
+    """Prints the AUC of each way to train on each log, and the differences, with their errors."""
     with tempfile.TemporaryDirectory() as folder:
         found = [measure(seed, rows, Path(folder)) for seed in range(1, seeds + 1)]
     print(json.dumps(machine.describe("python -m benchmarks.click_log"), indent=1))
-    for name in found[0]:
-        values = np.array([of_seed[name] for of_seed in found])
-        error = values.std(ddof=1) / np.sqrt(seeds) if seeds > 1 else float("nan")
-        each = " ".join(f"{value:.4f}" for value in values)
-        print(f"{name:<26} {values.mean():.4f} ± {error:.4f}   {each}")
+    names = [*found[0]]
+    table = np.array([[of_seed[name] for name in names] for of_seed in found])
+    for name, values in zip(names, table.T, strict=True):
+        print_row(name, values)
+    print("The first row minus each other one, log by log:")
+    for name, values in zip(names[1:], (table[:, :1] - table[:, 1:]).T, strict=True):
+        print_row(name, values)
 
 
 if __name__ == "__main__":

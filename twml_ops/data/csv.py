@@ -29,7 +29,7 @@ from twml_ops.data.column_uses import NO_USES, ColumnUses, schema_of, warn
 from twml_ops.data.columns import ArrowColumns, Columns, Where, block_of, list_lengths
 from twml_ops.data.csv_rows import CsvFile, CsvRows
 from twml_ops.data.errors import DataError, one_line, quote
-from twml_ops.data.files import files_of
+from twml_ops.data.files import File, files_of
 from twml_ops.data.guess import (
     SEPARATOR,
     are_lossy,
@@ -84,7 +84,7 @@ class CsvSource(Source):
             looks = self._look(first)
             for folder, values in self._partitions.samples(without=self._header).items():
                 looks[folder] = look_at(folder, values, may_be_numbers=True) or NOTHING
-            schema, self._findings = schema_of(looks, uses, self._files[0])
+            schema, self._findings = schema_of(looks, uses, self._files[0].path)
             guessed = {n for n in schema.continuous if n not in uses.numeric}
             self._guessed = guessed & {*self._header}
             warn(name, self._findings)
@@ -96,10 +96,10 @@ class CsvSource(Source):
         if schema.sparse_dim:
             raise DataError(f"{name}: CSV files hold no raw sparse features")
         self._schema = schema
-        for path, column in itertools.product(self._files, schema.columns):
-            if column not in self._header and not self._partitions.have(path, column):
+        for file, column in itertools.product(self._files, schema.columns):
+            if column not in self._header and not self._partitions.have(file.path, column):
                 raise DataError(
-                    f"{path}: there is no column {column}, the columns are {self._header}"
+                    f"{file}: there is no column {column}, the columns are {self._header}"
                 )
         numbers = {*schema.continuous, *schema.labels, schema.weight, schema.time}
         self._times_are_text = self._has_text(first, schema.time)
@@ -124,12 +124,12 @@ class CsvSource(Source):
 
     def _make_pieces(self) -> Sequence[Piece]:
         pieces: list[Piece] = []
-        for path in self._files:
-            pieces += self._file(path).pieces(len(pieces), self._parse, len)
+        for file in self._files:
+            pieces += self._file(file).pieces(len(pieces), self._parse, len)
         return pieces
 
-    def _file(self, path: str) -> CsvFile:
-        return CsvFile(path, self._delimiter, self._check_header)
+    def _file(self, file: File) -> CsvFile:
+        return CsvFile(file, self._delimiter, self._check_header)
 
     def _check_header(self, first: CsvRows) -> None:
         header = _names(first, self._delimiter)
@@ -187,8 +187,8 @@ class CsvSource(Source):
 
     def _chunks(self) -> Iterator[CsvRows]:
         """The rows of all files."""
-        for path in self._files:
-            yield from (rows for rows in self._file(path).in_order() if len(rows))
+        for file in self._files:
+            yield from (rows for rows in self._file(file).in_order() if len(rows))
 
     def _typed(self, rest: CsvRows, schema: Schema) -> tuple[str, ...]:
         """The columns whose categories are integers or bools at the beginning of a file."""
@@ -434,11 +434,11 @@ def _separators(schema: Schema) -> dict[str, str]:
 _FIRST_LINE = re.compile(rb"\s*(\S[^\n]*)")  # that is not blank
 
 
-def _delimiter(path: str) -> str:
+def _delimiter(file: File) -> str:
     """A TAB in .tsv files; else what is in the header: a comma, or a character in its place."""
-    if path.removesuffix(".gz").endswith(".tsv"):
+    if file.path.removesuffix(".gz").endswith(".tsv"):
         return "\t"
-    headers = (_FIRST_LINE.match(chunk.text) for chunk in read_chunks(path))
+    headers = (_FIRST_LINE.match(chunk.text) for chunk in read_chunks(file))
     header = next((found[1] for found in headers if found), b"")
     counts = {c: header.count(c.encode()) for c in "\t;|"}
     best = max(counts, key=lambda c: counts[c])

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 
 import numpy as np
 
@@ -19,6 +18,7 @@ from twml_ops.data import text as lines
 from twml_ops.data.block import Array
 from twml_ops.data.errors import DataError
 from twml_ops.data.errors import quote as quoted
+from twml_ops.data.files import File
 from twml_ops.data.text import Chunk, TextFile, read_ahead, read_range
 
 # So many bytes of a quoted field with line breaks may hold no quote. A part of a file with no quote
@@ -102,13 +102,13 @@ class CsvFile(TextFile[CsvRows]):
     """A CSV file whose first row is a header, as parts of whole rows without the header.
 
     Args:
-        path: the path of the file; ends in .gz if it is compressed.
+        path: the file, or its path; ends in .gz if it is compressed.
         delimiter: one character.
         check_header: raises an error if the header, a part with one row, is wrong.
     """
 
     def __init__(
-        self, path: str, delimiter: str, check_header: Callable[[CsvRows], object]
+        self, path: str | File, delimiter: str, check_header: Callable[[CsvRows], object]
     ) -> None:
         super().__init__(path)
         self._delimiter, self._check_header = delimiter, check_header
@@ -116,7 +116,7 @@ class CsvFile(TextFile[CsvRows]):
 
     def in_order(self) -> Iterator[CsvRows]:
         """See `TextFile`."""
-        parts = self._whole_rows(read_ahead(self.path))
+        parts = self._whole_rows(read_ahead(self.file))
         for rows in parts:
             if len(rows):
                 header, rest = rows.after_first()
@@ -130,7 +130,7 @@ class CsvFile(TextFile[CsvRows]):
     def beginning(self, size: int) -> tuple[CsvRows, CsvRows]:
         """The header, and the rows after it in about `size` bytes."""
         text = b""
-        for chunk in lines.read_chunks(self.path):
+        for chunk in lines.read_chunks(self.file):
             text += chunk.text
             if len(text) >= size:
                 whole = Chunk(text, self.path, 1)
@@ -175,14 +175,14 @@ class CsvFile(TextFile[CsvRows]):
         start, stop = max(number * self.step, self._header_size), (number + 1) * self.step
         if start >= stop:
             return Chunk(b"", self.path, 1, start)
-        return read_range(self.path, start, stop)
+        return read_range(self.file, start, stop)
 
     @cached_property
     def _header_size(self) -> int:
         """The bytes before the first row of a plain file, which has the right header."""
         header, _ = self.beginning(1)
         self._check_header(header)
-        with open(Path(self.path).expanduser(), "rb") as stream:
+        with self.file.reading() as stream:
             begins_with_bom = stream.read(len(_BOM)) == _BOM
         return len(header.chunk.text) + len(_BOM) * begins_with_bom
 
@@ -205,7 +205,7 @@ class CsvFile(TextFile[CsvRows]):
         start = max(at - MAX_QUOTED_BYTES, self._header_size)
         if start >= at:
             return False
-        with open(Path(self.path).expanduser(), "rb") as stream:
+        with self.file.reading() as stream:
             stream.seek(start)
             before = stream.read(at - start + MAX_QUOTED_BYTES)
         line_end = before.find(b"\n", at - start - 1)
@@ -217,7 +217,7 @@ class CsvFile(TextFile[CsvRows]):
         at, more = chunk.offset + len(chunk.text), 2 * MAX_QUOTED_BYTES
         row = Chunk(chunk.text[begin - chunk.offset :], self.path, 1, begin)
         while True:
-            added = read_range(self.path, at, at + more).text
+            added = read_range(self.file, at, at + more).text
             row, at, more = row._replace(text=row.text + added), at + len(added), 2 * more
             found, _ = self._rows(row)
             if len(found.ends):

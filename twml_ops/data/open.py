@@ -15,6 +15,7 @@ from twml_ops.data.files import SUFFIXES, kind_of
 from twml_ops.data.flights import FlightsSource
 from twml_ops.data.libsvm import LibsvmSource
 from twml_ops.data.parquet import ParquetSource
+from twml_ops.data.remote import is_remote
 from twml_ops.data.schema import Schema
 from twml_ops.data.schema_file import read_schema
 from twml_ops.data.source import RowRange, Source
@@ -46,7 +47,8 @@ def open_source(
     Args:
         source: `flights`, `criteo:PATH`, `libsvm:PATH`, `csv:GLOB`, `parquet:GLOB` or
             `tfrecord:GLOB`, or the path, pattern or folder of such files alone, whose suffix says
-            the kind. A text PATH may end in .gz. `[A:B]` at the end takes the examples
+            the kind. Paths may be s3://BUCKET/KEY or gs://BUCKET/KEY, but of TFRecord files. A text
+            PATH may end in .gz. `[A:B]` at the end takes the examples
             A .. B only (from 0, B excluded, either may be left out). `?dim=N` at the very end is
             the size of the id space of raw `id:value` features; without it, it is found by a
             pass over the data.
@@ -107,10 +109,10 @@ def _kind_of(source: str) -> tuple[re.Match[str], str, str | None]:
     scheme = match["scheme"] if match else ""
     if match is not None and scheme in {s.split(":")[0] for s in SCHEMES}:
         return match, scheme, match["path"]
-    if re.match("[a-z0-9]+://", source):
+    if re.match("[a-z0-9]+://", source) and not is_remote(source):
         raise DataError(
-            f"{quote(source)}: files of other machines are not read; copy them, or mount the "
-            "bucket as a folder"
+            f"{quote(source)}: of the files of other machines only s3:// and gs:// are read; copy "
+            "them, or mount their place as a folder"
         )
     match = _PATH.fullmatch(source)
     path = match["path"] if match else ""

@@ -12,6 +12,7 @@ from __future__ import annotations
 import base64
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from functools import partial
 
 import numpy as np
@@ -26,11 +27,12 @@ from twml_ops.data.columns import (
     check_types,
 )
 from twml_ops.data.errors import DataError, cannot_read
-from twml_ops.data.files import files_of, sparse_dim_of
+from twml_ops.data.files import File, files_of, sparse_dim_of
 from twml_ops.data.guess import first_rounded, is_exact, say
 from twml_ops.data.infer import NOTHING, Finding, look_at
 from twml_ops.data.kinds import is_day, is_token, is_typed_kind, unusable
 from twml_ops.data.partitions import Partitions
+from twml_ops.data.remote import is_of_store
 from twml_ops.data.schema import Schema
 from twml_ops.data.source import Source
 from twml_ops.data.units import Piece, SingleUnit, Unit
@@ -66,13 +68,13 @@ class ParquetSource(Source):
         """
         super().__init__(name)
         self._findings: Mapping[str, Finding] = {}
-        paths = files_of(glob)
-        self._partitions = Partitions(glob, paths)
-        self._files = [(path, _footer(path)) for path in paths]
+        files = files_of(glob)
+        self._partitions = Partitions(glob, files)
+        self._files = [(file, _footer(file)) for file in files]
         self._guessed: set[str] = set()  # columns of numbers of which nothing has been said
-        first_path, first = self._files[0]
+        first_path, first = self._files[0][0].path, self._files[0][1]
         names = _column_names(first_path, first)
-        for path, footer in self._files:
+        for path, footer in ((file.path, footer) for file, footer in self._files):
             if different := sorted({*names} ^ {*_column_names(path, footer)}):
                 raise DataError(
                     f"{path}: its columns differ from the columns of {first_path}, which files "
@@ -91,10 +93,11 @@ class ParquetSource(Source):
             schema = dataclasses.replace(schema, typed=typed)
         self._columns = [name for name in names if name in schema.columns]
         checked: list[pa.Schema] = []
-        for path, footer in self._files:
+        for file, footer in self._files:
             columns = footer.schema.to_arrow_schema()
             if not any(columns.equals(known) for known in checked):
-                check_types(columns, schema, path, partial(self._partitions.added_to, path=path))
+                add = partial(self._partitions.added_to, path=file.path)
+                check_types(columns, schema, file.path, add)
                 checked.append(columns)
         if schema.sparse_dim and dim is not None:
             schema = dataclasses.replace(schema, sparse_dim=dim)
@@ -122,14 +125,14 @@ class ParquetSource(Source):
 
     def raw_columns(self, types: Mapping[str, pa.DataType]) -> Iterator[pa.RecordBatch]:
         """See `Source`."""
-        for path, footer in self._files:
+        for file, footer in self._files:
             inside = [n for n in _types(footer) if n in types] or [*_types(footer)][:1]
             groups = [*range(footer.num_row_groups)]
-            for batch, row in _batches(path, footer, groups, inside):
+            for batch, row in _batches(file, footer, groups, inside):
                 try:
-                    yield self._partitions.filled(batch, path, pa.schema(types.items()))
+                    yield self._partitions.filled(batch, file.path, pa.schema(types.items()))
                 except pa.ArrowException as e:
-                    raise cannot_read(path, e, f"after row {row}") from e
+                    raise cannot_read(file.path, e, f"after row {row}") from e
 
     def _all_types(self) -> pa.Schema:
         """The columns of all files and of their folders, of types that hold what all have."""
@@ -149,12 +152,12 @@ class ParquetSource(Source):
     def _look(self, columns: pa.Schema, uses: ColumnUses) -> dict[str, Finding]:
         """What the first rows of the first file, and the limits in all footers, say of columns."""
         # Spark writes files without rows, which say nothing.
-        path, first = next((f for f in self._files if f[1].num_rows), self._files[0])
+        file, first = next((f for f in self._files if f[1].num_rows), self._files[0])
         inside = [n for n in _types(first) if unusable(n, columns.field(n).type) is None]
         times = [n for n in _types(first) if is_day(columns.field(n).type)]
-        with _open(path, first) as file:
+        with _opened(file, first) as reader:
             names = [*inside, *times]
-            rows = next(file.iter_batches(_BATCH_ROWS, columns=names), None) if names else None
+            rows = next(reader.iter_batches(_BATCH_ROWS, columns=names), None) if names else None
         written, folders = _written_dictionaries(first), self._partitions.samples([*_types(first)])
         looks = {}
         for name, kind in zip(columns.names, columns.types, strict=True):
@@ -188,12 +191,12 @@ class ParquetSource(Source):
 
     def _make_pieces(self) -> Sequence[Piece]:
         pieces: list[Piece] = []
-        for path, footer in self._files:
+        for file, footer in self._files:
             row = 0
             for groups, rows in _joined_groups(footer):
-                blocks = partial(self._row_groups, path, footer, groups, row)
+                blocks = partial(self._row_groups, file, footer, groups, row)
                 size = sum(self._bytes_of(footer, group) for group in groups)
-                unit = Unit(blocks, lambda rows=rows: rows, size, f"{path}: from row {row} on")  # type: ignore[misc]
+                unit = Unit(blocks, lambda rows=rows: rows, size, f"{file}: from row {row} on")  # type: ignore[misc]
                 pieces.append(SingleUnit(len(pieces), unit.with_rows(rows)))
                 row += rows
         return pieces
@@ -206,12 +209,12 @@ class ParquetSource(Source):
         return sum(size for name, size in names if name in self._columns)
 
     def _row_groups(
-        self, path: str, footer: parquet.FileMetaData, groups: list[int], row: int
+        self, file: File, footer: parquet.FileMetaData, groups: list[int], row: int
     ) -> Iterator[Block]:
         """The examples of row groups, the first of which is `row` of the file."""
         columns = self._columns or footer.schema.to_arrow_schema().names[:1]
-        for batch, first in _batches(path, footer, groups, columns, row):
-            yield self._block(batch, path, first)
+        for batch, first in _batches(file, footer, groups, columns, row):
+            yield self._block(batch, file.path, first)
 
     def _block(self, batch: pa.RecordBatch, path: str, first_row: int) -> Block:
         def where(row: int) -> str:
@@ -231,19 +234,24 @@ class ParquetSource(Source):
 
 
 def _batches(
-    path: str, footer: parquet.FileMetaData, groups: list[int], columns: list[str], row: int = 0
+    file: File, footer: parquet.FileMetaData, groups: list[int], columns: list[str], row: int = 0
 ) -> Iterator[tuple[pa.RecordBatch, int]]:
     """The rows of row groups in batches, and the number of the first row of each.
 
     The file is open only while they are read.
     """
-    with _open(path, footer) as file:
-        batches = file.iter_batches(_BATCH_ROWS, row_groups=groups, columns=columns)
+    with _opened(file, footer) as reader:
+        batches = reader.iter_batches(_BATCH_ROWS, row_groups=groups, columns=columns)
         while True:
             try:
                 batch = next(batches, None)
+                file.check()  # before anybody parses what is perhaps of another file
+            except FileNotFoundError:
+                raise
             except (OSError, pa.ArrowException) as e:
-                raise cannot_read(path, e, f"after row {row}") from e
+                if is_of_store(e):
+                    raise
+                raise cannot_read(file.path, e, f"after row {row}") from e
             if batch is None:
                 return
             yield batch, row
@@ -308,13 +316,24 @@ def _joined_type(first: pa.DataType, second: pa.DataType) -> pa.DataType | None:
         return pa.string() if texts else None
 
 
-def _footer(path: str) -> parquet.FileMetaData:
-    with _open(path) as file:
-        return file.metadata
+def _footer(file: File) -> parquet.FileMetaData:
+    with _opened(file) as reader:
+        return reader.metadata
 
 
-def _open(path: str, footer: parquet.FileMetaData | None = None) -> parquet.ParquetFile:
-    try:
-        return parquet.ParquetFile(path, metadata=footer)
-    except (OSError, pa.ArrowException) as e:
-        raise cannot_read(path, e, "not a Parquet file") from e
+@contextmanager
+def _opened(
+    file: File, footer: parquet.FileMetaData | None = None
+) -> Iterator[parquet.ParquetFile]:
+    """The reader of a file, which stays open in the block."""
+    with ExitStack() as stack:
+        try:
+            stream = stack.enter_context(file.reading())
+            reader = parquet.ParquetFile(stream, metadata=footer, pre_buffer=file.is_remote)
+        except FileNotFoundError:
+            raise
+        except (OSError, pa.ArrowException) as e:
+            if is_of_store(e):
+                raise
+            raise cannot_read(file.path, e, "not a Parquet file") from e
+        yield stack.enter_context(reader)

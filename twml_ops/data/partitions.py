@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from glob import has_magic
 from pathlib import Path
 from urllib.parse import unquote
@@ -14,6 +14,7 @@ import pyarrow as pa
 from twml_ops.data.block import Array
 from twml_ops.data.columns import Columns
 from twml_ops.data.errors import DataError, quote
+from twml_ops.data.files import File, named
 from twml_ops.data.guess import numbers_of_labels, numbers_of_texts, times_of_texts
 
 _INTEGER = re.compile(r"-?(0|[1-9][0-9]{0,17})")
@@ -31,10 +32,12 @@ class Partitions:
         DataError: the files are in folders with different names of columns.
     """
 
-    def __init__(self, pattern: str, files: Sequence[str]) -> None:
-        self._values = {path: _values(Path(path).parent.parts) for path in files}
-        below = {path: _values(Path(path).parent.parts[_fixed(pattern) :]) for path in files}
-        names = [*below[files[0]]]
+    def __init__(self, pattern: str, files: Sequence[File]) -> None:
+        folders = {file.path: Path(file.path).parent.parts for file in files}
+        self._values = {path: _values(parts) for path, parts in folders.items()}
+        fixed = _fixed(pattern, folders)
+        below = {path: _values(parts[fixed:]) for path, parts in folders.items()}
+        names = [*below[files[0].path]]
         for path, values in below.items():
             if [*values] != names:
                 raise DataError(
@@ -158,8 +161,8 @@ def _values(folders: Sequence[str]) -> dict[str, str | None]:
     return {name: None if value == _NULL else value for name, value in found.items()}
 
 
-def _fixed(pattern: str) -> int:
+def _fixed(pattern: str, files: Collection[str]) -> int:
     """The number of folders that a pattern names without a wildcard."""
-    path = Path(pattern).expanduser()
-    parts = path.parts if path.is_dir() else path.parts[:-1]
+    path = named(pattern)
+    parts = Path(path).parent.parts if path in files else Path(path).parts
     return next((i for i, part in enumerate(parts) if has_magic(part)), len(parts))

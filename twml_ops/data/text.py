@@ -7,13 +7,13 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from pathlib import Path
-from typing import Any, BinaryIO, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 import pyarrow as pa
 
 from twml_ops.data.block import Block
 from twml_ops.data.errors import DataError, one_line
+from twml_ops.data.files import File, file_at
 from twml_ops.data.source import Source
 from twml_ops.data.units import Piece, SingleUnit, StreamPiece, Unit, check_rows
 
@@ -59,62 +59,67 @@ class Chunk(NamedTuple):
 def _lines_before(path: str, offset: int) -> int:
     """The line breaks in the first `offset` bytes of a plain file."""
     count = 0
-    with open(Path(path).expanduser(), "rb") as stream:
+    with file_at(path).reading() as stream:
         while data := stream.read(min(offset, CHUNK_BYTES)):
             offset -= len(data)
             count += data.count(b"\n")
     return count
 
 
-def existing_file(path: str) -> Path:
-    """`path`, if a file with something in it is there.
+def existing_file(path: str | File) -> File:
+    """The file at `path`, if something is in it.
 
     Raises:
         FileNotFoundError: nothing is there.
-        DataError: it is a folder, or an empty file.
+        DataError: it is a folder, an empty file, or in a store that cannot be read.
     """
-    file = Path(path).expanduser()
-    if not file.exists():
-        raise FileNotFoundError(f"{path}: no such file")
-    if not file.is_file():
-        raise DataError(f"{path}: expected a file, got a folder or device")
-    if file.stat().st_size == 0:
+    file = path if isinstance(path, File) else file_at(path)
+    if file.size == 0:
         raise DataError(f"{path}: the file is empty")
     return file
 
 
-def read_chunks(path: str) -> Iterator[Chunk]:
-    """The lines of `path` in order, about `CHUNK_BYTES` of them at a time.
+def read_chunks(path: str | File) -> Iterator[Chunk]:
+    """The lines of a file in order, about `CHUNK_BYTES` of them at a time.
 
     Raises:
         FileNotFoundError: no such file.
-        DataError: the file is empty, cannot be read, or is a damaged or truncated .gz.
+        DataError: the file is empty, has changed, cannot be read, or is a damaged or truncated .gz.
     """
     file = existing_file(path)
     line, rest = 1, b""
-    compressed = file.suffix == ".gz"
+    compressed = is_compressed(file)
     try:
-        with _open(file, compressed) as stream:
-            while data := stream.read(CHUNK_BYTES):
+        with file.reading() as stream:
+            text = _decompressed(stream, file) if compressed else stream
+            while data := text.read(CHUNK_BYTES):
+                file.check()  # before anybody parses what is perhaps of another file
                 cut = data.rfind(b"\n") + 1
                 if not cut:
                     rest += data
                     if len(rest) > MAX_LINE_BYTES:
                         raise DataError(f"{path}: line {line} is longer than 64 MiB")
                     continue
-                chunk = Chunk(rest + data[:cut], path, line)
+                chunk = Chunk(rest + data[:cut], file.path, line)
                 line, rest = line + chunk.text.count(b"\n"), data[cut:]
                 yield chunk
+    except FileNotFoundError:
+        raise
     except _READ_ERRORS as e:
         what = "damaged or truncated .gz" if compressed else "cannot be read"
         raise DataError(f"{path}: {what}, after line {line - 1}: {one_line(e)}") from e
     if rest:
-        yield Chunk(rest, path, line)
+        yield Chunk(rest, file.path, line)
     elif line == 1:
         raise DataError(f"{path}: the file holds no lines")
 
 
-def decompressed_size(path: str) -> int:
+def is_compressed(file: File) -> bool:
+    """Whether the name of a file ends in .gz."""
+    return file.path.endswith(".gz")
+
+
+def decompressed_size(file: File) -> int:
     """The number of bytes in a .gz.
 
     Raises:
@@ -122,55 +127,63 @@ def decompressed_size(path: str) -> int:
     """
     size = 0
     try:
-        with _open(Path(path).expanduser(), True) as stream:
-            while data := stream.read(CHUNK_BYTES):
+        with file.reading() as stream:
+            text = _decompressed(stream, file)
+            while data := text.read(CHUNK_BYTES):
                 size += len(data)
     except _READ_ERRORS as e:
-        raise DataError(f"{path}: damaged or truncated .gz: {one_line(e)}") from e
+        raise DataError(f"{file}: damaged or truncated .gz: {one_line(e)}") from e
     return size
 
 
-def _open(file: Path, compressed: bool) -> Any:
-    """The bytes of a file, decompressed by isal if it is installed, else by Arrow."""
-    if compressed and igzip is not None:
-        return igzip.open(file, "rb")
-    return pa.input_stream(str(file), compression="gzip" if compressed else None)
+def _decompressed(stream: pa.NativeFile, file: File) -> Any:
+    """The bytes of a .gz, decompressed by isal if it is installed, else by Arrow."""
+    if file.is_remote:  # each read is a request
+        stream = pa.BufferedInputStream(stream, CHUNK_BYTES)
+    return (
+        igzip.open(stream, "rb") if igzip is not None else pa.CompressedInputStream(stream, "gzip")
+    )
 
 
-def read_range(path: str, start: int, stop: int) -> Chunk:
+def read_range(path: str | File, start: int, stop: int) -> Chunk:
     """The lines of a plain file that begin at the bytes start .. stop.
 
     Raises:
         FileNotFoundError: no such file.
-        DataError: the file is empty, cannot be read, or has a line of more than 64 MiB.
+        DataError: the file is empty, has changed, cannot be read, or has a line of over 64 MiB.
     """
     file = existing_file(path)
     before = int(start > 0)  # a line begins at `start` if the byte before ends one
     begin = start
+    size = stop - start + before
     try:
-        with open(file, "rb", buffering=0) as stream:
+        with file.reading() as stream:
             stream.seek(start - before)
-            parts = [_read_fully(stream, stop - start + before)]
+            # The end of the last line comes with the same request to a store.
+            data = _read_fully(stream, size + _LINE_BYTES * file.is_remote)
+            parts, ahead = [data[:size]], data[size:]
             if before:
                 line_end = parts[0].find(b"\n")
                 parts[0] = parts[0][line_end + 1 :] if line_end >= 0 else b""
                 begin = start + line_end
             size = len(parts[0])
             while parts[-1] and not parts[-1].endswith(b"\n"):
-                more = stream.read(_LINE_BYTES)
+                more, ahead = ahead or stream.read(_LINE_BYTES), b""
                 line_end = more.find(b"\n")
                 parts.append(more if line_end < 0 else more[: line_end + 1])
                 if sum(map(len, parts)) - size > MAX_LINE_BYTES:
-                    where = Chunk(b"", path, 1, begin).where(parts[0].count(b"\n"))
+                    where = Chunk(b"", file.path, 1, begin).where(parts[0].count(b"\n"))
                     raise DataError(f"{where} is longer than 64 MiB")
+    except FileNotFoundError:
+        raise
     except OSError as e:
         raise DataError(f"{path}: cannot be read, from byte {start}: {one_line(e)}") from e
-    return Chunk(b"".join(parts), path, 1, begin)
+    return Chunk(b"".join(parts), file.path, 1, begin)
 
 
-def _read_fully(stream: BinaryIO, size: int) -> bytes:
+def _read_fully(stream: pa.NativeFile, size: int) -> bytes:
     """`size` bytes, or less at the end of the file."""
-    data = stream.read(size)
+    data: bytes = stream.read(size)
     while len(data) < size and (more := stream.read(size - len(data))):
         data += more
     return data
@@ -191,17 +204,18 @@ class TextFile(ABC, Generic[T]):
     """A text file whose parts can be parsed independently of each other.
 
     Args:
-        path: the path of the file; ends in .gz if it is compressed.
+        path: the file, or its path; ends in .gz if it is compressed.
 
     Raises:
         FileNotFoundError: no such file.
         DataError: the file is empty, or a folder.
     """
 
-    def __init__(self, path: str) -> None:
-        self.path = path
+    def __init__(self, path: str | File) -> None:
+        self.file = existing_file(path)
+        self.path = self.file.path
         self.step = CHUNK_BYTES
-        self.compressed = existing_file(path).suffix == ".gz"
+        self.compressed = is_compressed(self.file)
 
     @abstractmethod
     def in_order(self) -> Iterator[T]:
@@ -241,7 +255,7 @@ class TextFile(ABC, Generic[T]):
 
             return [StreamPiece(number, units)]
 
-        end = existing_file(self.path).stat().st_size
+        end = existing_file(self.file).size
         return [
             SingleUnit(
                 number + k,
@@ -258,14 +272,14 @@ class LineFile(TextFile[Chunk]):
 
     def in_order(self) -> Iterator[Chunk]:
         """See `TextFile`."""
-        return read_ahead(self.path)
+        return read_ahead(self.file)
 
     def part(self, number: int) -> Chunk:
         """See `TextFile`."""
-        return read_range(self.path, number * self.step, (number + 1) * self.step)
+        return read_range(self.file, number * self.step, (number + 1) * self.step)
 
 
-def read_ahead(path: str) -> Iterator[Chunk]:
+def read_ahead(path: str | File) -> Iterator[Chunk]:
     """`read_chunks`, decompressing the next chunks in a thread while one is parsed.
 
     Raises:
@@ -325,7 +339,7 @@ class TextSource(Source):
             DataError: the file is empty.
         """
         super().__init__(name)
-        existing_file(path)
+        self._file = existing_file(path)
         self.path = path
 
     @abstractmethod
@@ -337,4 +351,4 @@ class TextSource(Source):
         """The examples of `chunk`."""
 
     def _make_pieces(self) -> Sequence[Piece]:
-        return LineFile(self.path).pieces(0, self._parse, self._count_rows)
+        return LineFile(self._file).pieces(0, self._parse, self._count_rows)

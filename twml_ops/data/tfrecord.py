@@ -10,10 +10,8 @@ from __future__ import annotations
 
 import dataclasses
 import errno
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,7 +22,7 @@ from twml_ops.data.block import Array, Block
 from twml_ops.data.column_uses import NO_USES, ColumnUses, schema_of, warn
 from twml_ops.data.columns import Columns, as_tokens, block_of, list_lengths
 from twml_ops.data.errors import DataError, cannot_read, one_line, quote
-from twml_ops.data.files import files_of, sparse_dim_of
+from twml_ops.data.files import File, files_of, sparse_dim_of
 from twml_ops.data.guess import is_exact, numbers_of_labels, say, split_lists, times_of_texts
 from twml_ops.data.infer import NOTHING, Finding, look_at
 from twml_ops.data.partitions import Partitions
@@ -69,6 +67,11 @@ class TFRecordSource(Source):
         """
         super().__init__(name)
         self._files = files_of(glob)
+        if self._files[0].is_remote:
+            raise DataError(
+                f"{name}: TFRecord files are read on this machine only; copy them, or mount the "
+                "bucket as a folder"
+            )
         self._partitions = Partitions(glob, self._files)
         self._unit_rows: dict[str, list[int]] = {}  # of the files that were read to the end
         self._kinds, several, samples = self._learn_kinds(schema)
@@ -116,9 +119,9 @@ class TFRecordSource(Source):
         of_files = {n: t for n, t in types.items() if n not in of_folders}
         kinds = {n: t.value_type if pa.types.is_list(t) else t for n, t in of_files.items()}
         spec = {n: tf.io.VarLenFeature(_TENSORS[kind]) for n, kind in kinds.items()}
-        for path in self._files:
-            row = 0
-            for records in self._records(path, _BATCH_ROWS):
+        for file in self._files:
+            path, row = file.path, 0
+            for records in self._records(file, _BATCH_ROWS):
                 try:
                     parsed = tf.io.parse_example(tf.constant(records), spec) if spec else {}
                     columns = {n: _raw(parsed[n], t, len(records)) for n, t in of_files.items()}
@@ -168,22 +171,22 @@ class TFRecordSource(Source):
         kinds: dict[str, tf.DType] = {}
         samples: dict[str, pa.Array] = {}
         several: set[str] = set()
-        for path in self._files:
-            for k, records in enumerate(self._records(path, _SAMPLE, _SAMPLE)):
-                self._learn(path, k * _SAMPLE, records, kinds, several, samples)
+        for file in self._files:
+            for k, records in enumerate(self._records(file, _SAMPLE, _SAMPLE)):
+                self._learn(file.path, k * _SAMPLE, records, kinds, several, samples)
         inside = [n for n in (schema.columns if schema else ()) if not self._in_all_folders(n)]
         if schema is None or not kinds.keys() >= {*inside}:
-            for path in self._files:
+            for file in self._files:
                 row, counts = 0, []
-                for records in self._records(path, _BATCH_ROWS):
-                    self._learn(path, row, records, kinds, several, samples)
+                for records in self._records(file, _BATCH_ROWS):
+                    self._learn(file.path, row, records, kinds, several, samples)
                     counts.append(len(records))
                     row += len(records)
-                self._unit_rows[path] = counts
+                self._unit_rows[file.path] = counts
         return dict(sorted(kinds.items())), several, samples
 
     def _in_all_folders(self, name: str) -> bool:
-        return all(self._partitions.have(path, name) for path in self._files)
+        return all(self._partitions.have(file.path, name) for file in self._files)
 
     def _learn(
         self,
@@ -214,8 +217,10 @@ class TFRecordSource(Source):
                 )[name]
                 samples[name] = pa.array(column.values.numpy())
 
-    def _records(self, path: str, batch: int, limit: int = -1) -> Iterator[Array]:
+    def _records(self, file: File, batch: int, limit: int = -1) -> Iterator[Array]:
         """Serialized examples of a file, `batch` at a time."""
+        path = file.path
+        file.check()
         codec = "GZIP" if path.endswith(".gz") else ""
         records = tf.data.TFRecordDataset(path, codec).take(limit).batch(batch)
         options = tf.data.Options()
@@ -224,24 +229,26 @@ class TFRecordSource(Source):
         try:
             for some in records.with_options(options).as_numpy_iterator():
                 size += sum(map(len, some)) + _FRAME_BYTES * len(some)
+                file.check()
                 yield some
         except tf.errors.OpError as e:
+            file.check()
             if "Too many open files" in str(e):
                 raise cannot_read(path, OSError(errno.EMFILE, str(e))) from e
             raise DataError(f"{path}: damaged TFRecord file: {one_line(e)}") from e
         if codec and limit < 0:
-            _check_end(path, size)
+            _check_end(file, size)
 
     def _make_pieces(self) -> Sequence[Piece]:
-        pieces = [StreamPiece(i, partial(self._units_of, p)) for i, p in enumerate(self._files)]
-        for path, piece in zip(self._files, pieces, strict=True):
-            if path in self._unit_rows:
-                piece.remember_unit_rows(self._unit_rows[path])
+        pieces = [StreamPiece(i, partial(self._units_of, f)) for i, f in enumerate(self._files)]
+        for file, piece in zip(self._files, pieces, strict=True):
+            if file.path in self._unit_rows:
+                piece.remember_unit_rows(self._unit_rows[file.path])
         return pieces
 
-    def _units_of(self, path: str) -> Iterator[Unit]:
-        row = 0
-        for records in self._records(path, _BATCH_ROWS):
+    def _units_of(self, file: File) -> Iterator[Unit]:
+        path, row = file.path, 0
+        for records in self._records(file, _BATCH_ROWS):
             size = sum(map(len, records))
             parse = partial(self._parse, path, records, row)
             unit = Unit(parse, records.__len__, size, f"{path}: from record {row} on")
@@ -394,19 +401,19 @@ def _raw(entries: tf.SparseTensor, kind: pa.DataType, count: int) -> pa.Array:
     return pa.ListArray.from_arrays(offsets, pa.array(items))
 
 
-def _check_end(path: str, size: int) -> None:
+def _check_end(file: File, size: int) -> None:
     """Raises a `DataError` if a .gz, of which TensorFlow has read `size` bytes, has more or no end.
 
     TensorFlow takes the end of a truncated one for the end of the records. The last four bytes of
     a whole one are its size, or that of its last part.
     """
-    with open(Path(path).expanduser(), "rb") as file:
-        file.seek(max(0, os.path.getsize(file.fileno()) - 4))
-        if int.from_bytes(file.read(), "little") == size % 2**32:
+    with file.reading() as stream:
+        stream.seek(max(0, file.size - 4))
+        if int.from_bytes(stream.read(), "little") == size % 2**32:
             return
-    whole = decompressed_size(path)
+    whole = decompressed_size(file)
     if whole != size:
-        raise DataError(f"{path}: damaged .gz: {size} of {whole} bytes can be read")
+        raise DataError(f"{file}: damaged .gz: {size} of {whole} bytes can be read")
 
 
 def _tokens(values: Array) -> pa.Array:
