@@ -40,6 +40,16 @@ def publish(out, content="new", overwrite=False, **options):
         (made / "our-mark").write_text(content)
 
 
+@pytest.mark.parametrize("uri", ["s3://bucket/run", "gs://bucket/run", "s3:/bucket/run"])
+@pytest.mark.parametrize("target", [new_file, lambda out: new_folder(out, written=listed)])
+def test_a_uri_is_no_target_and_no_folder_is_made_of_it(uri, target, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for out in (uri, Path(uri)):
+        with pytest.raises(TargetError, match="://bucket/run: outputs are written on this machine"):
+            target(out).__enter__()
+    assert entries(tmp_path) == []
+
+
 def test_a_file_that_cannot_be_written_leaves_the_one_before_and_nothing_else(tmp_path):
     write_file(tmp_path / "a.json", b"first")
     with small_files(100), pytest.raises(OSError, match="too large"):

@@ -34,6 +34,7 @@ _NO_FSYNC = (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.EROFS, errno.EBADF
 # A folder that cannot be replaced itself, as a mount cannot, may still be filled.
 _FOLDER_STAYS = (errno.EBUSY, errno.EXDEV, errno.EPERM, errno.EACCES, errno.EROFS)
 _OPEN_FILE = re.compile(r"/dev/std(in|out|err)|(?:/dev/fd|/proc/(?:self|thread-self)/fd)/(\d+)")
+_URI = re.compile(r"(?P<scheme>s3|gs|hdfs|https?|abfss?):/+")
 _STANDARD = {"in": 0, "out": 1, "err": 2}
 _LISTED = 3  # names in a message
 
@@ -278,8 +279,23 @@ def _write(path: Path, content: bytes | Callable[[BinaryIO], object]) -> None:
         os.fsync(file.fileno())
 
 
+def check_is_here(out: str | os.PathLike[str]) -> None:
+    """Raises an error if a target is a URI: a `Path` would make folders of it.
+
+    Raises:
+        TargetError: it is one.
+    """
+    uri = _URI.match(os.fspath(out))
+    if uri and not os.path.isdir(uri["scheme"] + ":"):
+        raise TargetError(
+            f"{uri['scheme']}://{os.fspath(out)[uri.end() :]}: outputs are written on this machine "
+            "only; name a folder here and copy it there"
+        )
+
+
 def _real(out: str | os.PathLike[str]) -> Path:
     """The path that a target has without links."""
+    check_is_here(out)
     try:
         return Path(os.path.realpath(out, strict=False))
     except (OSError, ValueError) as e:

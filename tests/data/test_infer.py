@@ -1,6 +1,7 @@
 """Columns without a schema: files as tools write them are read as what they are."""
 
 import datetime
+import json
 import warnings
 from decimal import Decimal
 
@@ -9,6 +10,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
+from twml_ops.cli import main
 from twml_ops.data import ColumnUses, open_source, read_schema, schema_to_text
 from twml_ops.data.guess import numbers_of_texts
 
@@ -386,6 +388,16 @@ def test_the_columns_of_files_of_other_tools_are_what_they_are(name, opened):
     got = {n: f.kind for n, f in source.findings.items()}
     assert got == dict(zip(got, kinds, strict=True))
     assert sum(map(len, source.blocks())) == ROWS  # and are read as such
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("write", [pandas_csv, spark_csv, *FILES[-4:]])
+def test_the_command_trains_on_files_of_other_tools_with_a_label_at_most(write, tmp_path):
+    name, uses, _ = write(tmp_path)
+    out, label = tmp_path / "run", [f"--label={n}" for n in uses.labels]
+    options = ["--model", "logistic", "--epochs", "1", "--out", str(out)]
+    main(["train", "--data", f"{tmp_path}/{name}", *label, *options])
+    assert json.loads((out / "run.json").read_text())["train_examples"] > 0
 
 
 def test_at_most_a_tenth_of_the_columns_is_uncertain(opened):

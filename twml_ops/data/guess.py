@@ -81,15 +81,15 @@ def is_typed(tokens: pa.Array) -> bool:
     return len(texts) > 0 and bool(pc.all(pc.match_substring_regex(texts, _TYPED)).as_py())
 
 
-def numbers_of_texts(texts: pa.Array) -> tuple[np.ndarray, np.ndarray]:
+def numbers_of_texts(texts: pa.Array, amounts: bool = True) -> tuple[np.ndarray, np.ndarray]:
     """float64 [R], NaN where a text is null, and whether each text is none or a number.
 
-    `12%` is 12, `$1,234.50` is 1234.5.
+    With `amounts` `12%` is 12 and `$1,234.50` is 1234.5.
     """
     texts = trimmed(texts)
     null = pc.or_kleene(texts.is_null(), pc.is_in(texts, value_set=pa.array(("", *NULLS))))
     good = pc.or_(null.fill_null(True), pc.match_substring_regex(texts, NUMBER).fill_null(True))
-    if not pc.all(good).as_py():
+    if amounts and not pc.all(good).as_py():
         amount = pc.match_substring_regex(texts, AMOUNT).fill_null(False)
         good = pc.or_(good, amount)
         texts = pc.if_else(amount, pc.replace_substring_regex(texts, "[$€£¥%, ]", ""), texts)
@@ -120,6 +120,8 @@ def day_of_slashes(texts: pa.Array) -> np.ndarray:
 
 def _year_first(texts: pa.Array) -> pa.Array:
     """Texts in which dates such as `31.1.2024` and `1/31/2024` begin with the year."""
+    if not pc.any(pc.match_substring_regex(texts, "^[0-9]{1,2}[./]")).as_py():
+        return texts
     texts = pc.replace_substring_regex(texts, _DAY_FIRST, r"\3-\2-\1")
     return pc.replace_substring_regex(texts, _MONTH_FIRST, r"\3-\1-\2")
 
@@ -130,7 +132,7 @@ def times_of_texts(texts: pa.Array) -> tuple[np.ndarray, np.ndarray]:
     They have the forms that ISO 8601, pandas, R, Spark and BigQuery write, or begin with a date
     such as `31.1.2024` or `1/31/2024`.
     """
-    numbers, good = numbers_of_texts(texts)
+    numbers, good = numbers_of_texts(texts, amounts=False)
     if good.all():
         return numbers, good
     parts = pc.extract_regex(_year_first(trimmed(texts)), _TIME)
@@ -150,10 +152,10 @@ def times_of_texts(texts: pa.Array) -> tuple[np.ndarray, np.ndarray]:
     digits = pc.replace_substring_regex(zones, "[^0-9]", "")
     digits = pc.utf8_rpad(digits, 4, "0").cast(pa.int64()).to_numpy(zero_copy_only=False)
     offset = sign * (digits // 100 * 3600 + digits % 100 * 60)
-    halves = pc.ascii_lower(pc.struct_field(parts, "half").fill_null(""))
-    in_halves = pc.not_equal(halves, "").to_numpy(zero_copy_only=False)
-    hour = np.where(in_halves, part("hour") % 12, part("hour"))
-    hour += 12 * pc.equal(halves, "p").to_numpy(zero_copy_only=False)
+    hour, halves = part("hour"), pc.struct_field(parts, "half").fill_null("")
+    if pc.any(pc.not_equal(halves, "")).as_py():
+        halves = pc.ascii_lower(halves).to_numpy(zero_copy_only=False)
+        hour = np.where(halves == "", hour, hour % 12 + 12 * (halves == "p"))
     clock = hour * 3600 + part("minute") * 60 + part("second")
     times = np.where(found, days * 86400.0 + clock - offset, numbers)
     return times, good | found

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
 SCHEMES = ("s3", "gs")
 _CONNECT_SECONDS, _REQUEST_SECONDS, _ATTEMPTS = 10, 30, 4
-_GCS_RETRY = datetime.timedelta(seconds=30)
+_GCS_RETRY = datetime.timedelta(seconds=15)
+_LONGEST = 300  # characters of a message of a store
 _LOOK_LIKE_ACCESS = re.compile(
     r"ACCESS_DENIED|FORBIDDEN|INVALID_ACCESS_KEY|INVALID_CLIENT_TOKEN|INVALID_SIGNATURE|"
     r"SIGNATURE_DOES_NOT_MATCH|UNRECOGNIZED_CLIENT|EXPIRED_TOKEN|ExpiredToken|"
@@ -110,6 +111,7 @@ def is_of_store(error: Exception) -> bool:
 def explained(uri: str, error: Exception) -> Exception:
     """The error of a store as one that names the URI and says what to do."""
     text = one_line(error)
+    text = text if len(text) <= _LONGEST else text[:_LONGEST] + "..."
     bucket = uri.partition("://")[2].partition("/")[0]
     if "NO_SUCH_BUCKET" in text or re.search(r"[Bb]ucket '.*' not found", text):
         return FileNotFoundError(f"{uri}: there is no bucket `{bucket}`")
@@ -118,9 +120,10 @@ def explained(uri: str, error: Exception) -> Exception:
     if _LOOK_LIKE_NETWORK.search(text):
         endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
         where = f" at AWS_ENDPOINT_URL={endpoint}" if endpoint and uri.startswith("s3:") else ""
+        account = " and GOOGLE_APPLICATION_CREDENTIALS" if "access token" in text else ""
         return DataError(
-            f"{uri}: the store cannot be reached{where}; check the network, or copy the data to "
-            f"this machine: {text}"
+            f"{uri}: the store cannot be reached{where}; check the network{account}, or copy the "
+            f"data to this machine: {text}"
         )
     if _LOOK_LIKE_ACCESS.search(text):
         how = (

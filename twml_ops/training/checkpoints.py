@@ -11,7 +11,7 @@ from typing import Any
 import tensorflow as tf
 
 from twml_ops._known_categories import KnownCategories
-from twml_ops._publish import exclusive
+from twml_ops._publish import check_is_here, exclusive
 from twml_ops.checkpoint import (
     CheckpointCallback,
     CheckpointError,
@@ -340,10 +340,12 @@ class RunPublisher:
             UserError: another run publishes to it, or it cannot be written.
         """
         try:
+            check_is_here(self._folder)
             self._folder.mkdir(parents=True, exist_ok=True)
             alone = self._lock.enter_context(exclusive(self._folder / LOCK_FILE, remove=True))
         except OSError as e:
-            raise UserError(f"--publish: {self._folder}: cannot be written: {e.strerror}") from e
+            what = f"{self._folder}: cannot be written: {e.strerror}" if e.strerror else str(e)
+            raise UserError(f"--publish: {what}") from e
         if not alone:
             raise UserError(f"--publish: {self._folder}: another run publishes its versions here")
 
