@@ -20,7 +20,7 @@ from twml_ops.cli.errors import set_debug
 SOURCES = (
     "flights, criteo:PATH, libsvm:PATH, csv:GLOB, tfrecord:GLOB or parquet:GLOB, or the path of a "
     "file or folder whose suffix says the kind (clicks.csv); "
-    "PATH may end in .gz, and PATH[START:STOP] is a range of rows"
+    "PATH may be s3:// or gs://, may end in .gz, and PATH[START:STOP] is a range of rows"
 )
 
 Run = Annotated[Path, typer.Argument(help="Folder of a finished run.", show_default=False)]
