@@ -16,10 +16,11 @@ ROOT = Path(__file__).resolve().parents[1]
 # "" is twml_ops/__init__.py. Each line names the rooms that a room imports, all of them on lines
 # further down, so that there is no cycle. A room that the list does not name is an error.
 ARROWS = {
-    "cli": "report training analysis export serving tpu distribute research models peers layers "
-    "optimizers checkpoint data planning selfcheck _known_categories _keras _child _phases "
-    "_terminal _deferred_imports _garbage_collection _startup_log ''",
-    "report": "training analysis export layers data planning _phases",
+    "classifier": "cli report training analysis data layers _frames _known_categories",
+    "cli": "report training analysis serving tpu distribute research models peers layers "
+    "optimizers checkpoint data planning selfcheck _arrow_columns _known_categories _keras _child "
+    "_phases _terminal _deferred_imports _garbage_collection _startup_log ''",
+    "report": "training analysis export layers data planning _known_categories _phases",
     "training": "analysis export distribute models peers layers optimizers placement checkpoint "
     "data planning _known_categories _keras _phases _publish _scorer ''",
     "selfcheck": "core ops _keras _startup_log ''",
@@ -36,7 +37,7 @@ ARROWS = {
     "checkpoint": "layers optimizers data placement ops core _keras _publish",
     "planning": "",
     "peers": "core _child",
-    "data": "core _category_hash",
+    "data": "core _category_hash _arrow_columns",
     "metrics": "_keras",
     "layers": "placement _batch core _category_hash _category_keys ops _research _keras _publish "
     "_terminal",
@@ -49,8 +50,10 @@ ARROWS = {
     "ops.stock": "core",
     "_category_hash": "core",
     "core": "_scorer _core",
-    "_scorer": "_raw_columns _core",
+    "_scorer": "_raw_columns _frames _core",
     "_raw_columns": "",
+    "_frames": "_arrow_columns",
+    "_arrow_columns": "",
     "_known_categories": "",
     "_category_keys": "",
     "_keras": "_keras_classes",

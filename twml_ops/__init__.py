@@ -10,7 +10,7 @@ import importlib
 import importlib.machinery
 import os
 import platform
-from types import ModuleType
+from typing import Any
 
 from twml_ops._keras_classes import register_with_keras
 
@@ -42,7 +42,9 @@ _SUBMODULES = (
     ),
 )
 
-__all__ = [*_SUBMODULES, "__version__"]
+_CLASSES = {"Classifier": "classifier"}  # of modules that are imported when they are used
+
+__all__ = [*_SUBMODULES, *_CLASSES, "__version__"]
 
 if importlib.machinery.PathFinder.find_spec(f"{__name__}._core", __path__) is None:
     _root = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
@@ -56,9 +58,11 @@ if importlib.machinery.PathFinder.find_spec(f"{__name__}._core", __path__) is No
 register_with_keras()  # when Keras is imported
 
 
-def __getattr__(name: str) -> ModuleType:
+def __getattr__(name: str) -> Any:
     if name in _SUBMODULES:
         return importlib.import_module(f"{__name__}.{name}")
+    if name in _CLASSES:
+        return getattr(importlib.import_module(f"{__name__}.{_CLASSES[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

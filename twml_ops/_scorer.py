@@ -234,7 +234,7 @@ class Scorer:
 
     def predict(
         self,
-        ids: ArrayLike | Mapping[str, ArrayLike],
+        ids: ArrayLike | Mapping[str, ArrayLike] | Any,
         values: ArrayLike | None = None,
         row_splits: ArrayLike | None = None,
         *,
@@ -250,8 +250,9 @@ class Scorer:
                 [B]: numbers, in which None and NaN are missing values; and categories as text,
                 bytes, integers or bools, in which None, NaN and "" are missing values. A bag in the
                 column `tags` is `tags` [K] and `tags_row_splits` [B + 1]. Other entries of such a
-                mapping are ignored. Categories of a model with a `StringHash` are given like the
-                categories of columns.
+                mapping are ignored. Or a data frame of pandas or Polars, or an Arrow table, with
+                these columns, in which a bag is a column of lists. Categories of a model with a
+                `StringHash` are given like the categories of columns.
             values: float32 [K], the values of the features, or None if the model takes no values.
             row_splits: int64 [B + 1], the CSR offsets of the rows, or None for a single row.
             num_threads: the largest number of threads that share the rows; 0 is one for each core.
@@ -265,6 +266,16 @@ class Scorer:
                 id is out of range, or `row_splits` is not a valid sequence of offsets.
             OSError: with `storage="file"`, a file cannot be read any more, or was changed.
         """
+        if _may_be_table(ids):
+            from twml_ops._frames import is_table, raw_columns  # import pyarrow
+
+            if is_table(ids):
+                if not self._columns:
+                    raise ValueError(
+                        f"ids must be a mapping with the inputs {self.inputs}, got a data frame: "
+                        "the scorer was exported without a schema"
+                    )
+                ids = raw_columns(ids, self.describe(raw=True))
         if isinstance(ids, Mapping):
             if self._columns and ids.keys() != self._features.keys():
                 made = self._model.predict(self._raw(ids), raw=True, num_threads=num_threads)
@@ -393,6 +404,11 @@ class Scorer:
             else:
                 made[name] = column
         return made
+
+
+def _may_be_table(data: object) -> bool:
+    """Whether it may have named columns: no mapping, and nothing that NumPy makes an array of."""
+    return hasattr(data, "columns") or hasattr(data, "column_names")
 
 
 def _folder(path: str | os.PathLike[str]) -> str:

@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 from pyarrow import parquet
 
-from twml_ops.data import csv, libsvm, open_source, text, tfrecord
+from twml_ops.data import arrow, csv, libsvm, open_source, text, tfrecord
 from twml_ops.data import parquet as parquet_reader
 
 CRITEO_ROW = [b"0"] + [b"%d" % i for i in range(1, 14)] + [b"%08x" % i for i in range(1, 27)]
@@ -187,7 +187,7 @@ def parsed(monkeypatch):
 
     count(libsvm.LibsvmSource, "_parse")
     count(csv.CsvSource, "_parse")
-    count(parquet_reader, "block_of")
+    count(arrow, "block_of")
     count(tfrecord, "block_of")
     return rows
 

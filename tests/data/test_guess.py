@@ -86,7 +86,7 @@ def test_integers_of_parquet_files_do_not_pass_through_a_float(kind, first, open
 
 
 def test_limits_in_the_footers_count_as_values_of_the_sample(opened, monkeypatch):
-    monkeypatch.setattr(parquet_reader, "_BATCH_ROWS", 10)
+    monkeypatch.setattr(parquet_reader, "BATCH_ROWS", 10)
     source, _, said = opened({"label": [0] * 30, "x": [*range(29), 2**24 + 1]})
     assert source.schema.categorical == ("x",)
     assert "16777217" in said[0]
@@ -124,7 +124,7 @@ def test_a_parquet_file_without_rows_says_nothing_of_the_others(tmp_path):
 
 @pytest.mark.parametrize("kind", [pa.int64(), pa.float64(), pa.decimal128(20, 0)])
 def test_integers_behind_the_sample_of_a_parquet_file_are_named(kind, tmp_path, monkeypatch):
-    monkeypatch.setattr(parquet_reader, "_BATCH_ROWS", 10)
+    monkeypatch.setattr(parquet_reader, "BATCH_ROWS", 10)
     numbers = pa.array([*range(18), None, 2**24 + 1, 3]).cast(kind)
     path = tmp_path / "a.parquet"
     table = pa.table({"label": [0] * 21, "x": numbers, "y": pa.array([0.1] * 21)})

@@ -73,6 +73,7 @@ def score_labels(
     dataset: tf.data.Dataset,
     names: Sequence[str],
     on_batch: Callable[[int], None] = lambda examples: None,
+    predict: Callable[[Any], Any] | None = None,
 ) -> dict[str, Scores]:
     """Predicts each label of each example of a data set.
 
@@ -82,6 +83,7 @@ def score_labels(
             labels [B, 1]; of several labels a dict of them by name.
         names: names of the labels.
         on_batch: called after each batch with its number of examples.
+        predict: `predictor(model, names)`, if it exists already; None: it is made.
 
     Returns:
         For each label: its values, predictions and sample weights in the order of the data set.
@@ -89,7 +91,7 @@ def score_labels(
     Raises:
         ValueError: a prediction is NaN or infinite.
     """
-    predict = predictor(model, names)
+    predict = predict or predictor(model, names)
     labels: list[Any] = [np.zeros((0, len(names)), np.float32)]
     predictions, weights = [labels[0]], []
     start = time.perf_counter()

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import enum
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from twml_ops.cli.options import Debug, Run
 from twml_ops.training.errors import UserError
+
+if TYPE_CHECKING:
+    from twml_ops.report.run_files import TableDtype
 
 
 class Format(str, enum.Enum):
@@ -59,7 +62,6 @@ def export(
 
 
 FormatName = Literal["fast", "stock", "scorer"]
-TableDtype = Literal["float32", "bfloat16", "int8", "int4"]
 
 
 def export_run(
@@ -89,33 +91,15 @@ def export_run(
     if base is not None and form != "scorer":
         raise UserError("--base goes with --format scorer")
     with new_export(out) as folder:
-        _convert(run, folder, form, tables, base)
+        from twml_ops._known_categories import KnownCategories
+        from twml_ops.report.run_files import write_export
+        from twml_ops.training.trained_run import TrainedRun
+
+        trained, known = TrainedRun(run), KnownCategories.load(run)
+        write_export(folder, trained.model, trained.schema, form, tables, known, base)
     print(f"the {'scorer' if form == 'scorer' else 'SavedModel'} is in {out}")
     if form == "fast":
         print(
             "it has ops of this package: `import twml_ops.ops` before it is loaded; TensorFlow "
             "Serving needs --format stock"
         )
-
-
-def _convert(
-    run: Path, folder: Path, form: FormatName, tables: TableDtype, base: Path | None
-) -> None:
-    from twml_ops._known_categories import KnownCategories
-    from twml_ops.export import to_scorer, to_stock_tf, to_tf
-    from twml_ops.training.run_folder import OUTPUT_NAME
-    from twml_ops.training.trained_run import TrainedRun
-
-    trained = TrainedRun(run)
-    schema = trained.schema
-    if form == "stock":
-        assert tables != "int4"
-        to_stock_tf(trained.model, folder, tables=tables, output_names=[OUTPUT_NAME], schema=schema)
-    elif form == "fast":
-        to_tf(trained.model, folder, output_names=[OUTPUT_NAME], schema=schema)
-    else:
-        name = OUTPUT_NAME if len(trained.schema.labels) == 1 else None  # labels have names
-        to_scorer(trained.model, folder, tables=tables, schema=schema, output_name=name, base=base)
-        known = KnownCategories.load(run)
-        if known is not None:
-            known.save(folder)  # for the metrics of the server

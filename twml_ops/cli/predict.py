@@ -233,7 +233,7 @@ def _texts(name: str, column: pa.ChunkedArray) -> list[str]:
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    from twml_ops.data.kinds import is_list
+    from twml_ops._arrow_columns import is_list
 
     kind = column.type
     try:

@@ -546,7 +546,7 @@ def _train_to(
         **options: of `training.run.train`.
     """
     from twml_ops._phases import Phases, process_start
-    from twml_ops.report.run_files import write_files, write_model
+    from twml_ops.report.run_files import write_features, write_files, write_model
     from twml_ops.training.run import train as train_model
     from twml_ops.training.run_folder import TENSORBOARD
     from twml_ops.training.trained_run import write_slots
@@ -569,10 +569,7 @@ def _train_to(
         raise RunInterrupted(f"{e}; to continue: {again} --resume") from None
     if config.save_slots:
         write_slots(folder, result.model)
-    if result.known is not None:
-        result.known.save(folder)
-    if result.statistics is not None:
-        result.statistics.save(folder)
+    write_features(folder, result)
     write_files(folder, result)
     return result
 

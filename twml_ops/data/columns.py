@@ -7,15 +7,24 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from twml_ops._arrow_columns import (
+    as_tokens,
+    decoded,
+    floats,
+    integer_texts,
+    is_list,
+    is_number,
+    is_token,
+    is_typed_kind,
+    list_lengths,
+)
 from twml_ops._category_hash import MISSING
 from twml_ops.data.block import Array, Block, Categories, Group, Rows
 from twml_ops.data.errors import DataError, one_line, quote
 from twml_ops.data.files import binary_labels, check_sparse, finite_numbers
 from twml_ops.data.guess import SEPARATOR, numbers_of_labels, split_lists, times_of_texts
 from twml_ops.data.hashing import hash_column
-from twml_ops.data.kinds import is_list, is_number, is_token, is_typed_kind
 from twml_ops.data.schema import SPARSE_IDS, SPARSE_VALUES, Schema
 
 Where = Callable[[int], str]
@@ -225,7 +234,7 @@ class ArrowColumns(Columns):
 
     def tokens(self, name: str) -> pa.Array:
         """See `Columns`; integers, bools, decimals and floats that are integers are their text."""
-        column = _decoded(self._column(name))
+        column = decoded(self._column(name))
         if pa.types.is_decimal(column.type):
             return column.cast(pa.string())
         if pa.types.is_floating(column.type):
@@ -236,7 +245,7 @@ class ArrowColumns(Columns):
 
     def token_lists(self, name: str) -> tuple[Array, pa.Array]:
         """See `Columns`; texts are divided, and a single integer or bool is a list."""
-        column = _decoded(self._column(name))
+        column = decoded(self._column(name))
         if is_list(column.type) and pa.types.is_floating(column.type.value_type):
             lengths = list_lengths(column)
             rows = np.repeat(np.arange(len(lengths)), lengths)
@@ -268,17 +277,14 @@ class ArrowColumns(Columns):
 
         It is the text `3.0` that pandas writes to a CSV file.
         """
-        numbers = floats(column)
-        bad = ~(np.isnan(numbers) | ((np.trunc(numbers) == numbers) & (np.abs(numbers) <= 2**53)))
-        if bad.any():
-            k = int(bad.argmax())
+        texts, bad = integer_texts(floats(column))
+        if bad is not None:
             kind = self._batch.schema.field(name).type
             raise DataError(
-                f"{self._where(int(rows[k]))}: column {name} has type {kind}, expected text, "
-                f"integers, bools or floats that keep an integer, got {numbers[k]}"
+                f"{self._where(int(rows[bad]))}: column {name} has type {kind}, expected text, "
+                f"integers, bools or floats that keep an integer, got {column[bad].as_py()}"
             )
-        integers = pa.array(np.nan_to_num(numbers).astype(np.int64), mask=np.isnan(numbers))
-        return pc.binary_join_element_wise(integers.cast(pa.string()), ".0", "")
+        return texts
 
     def _column(self, name: str) -> pa.Array:
         if not self.has(name):
@@ -299,36 +305,6 @@ def _texts(column: pa.Array) -> pa.Array | None:
     if is_typed_kind(kind) or not is_token(kind) or kind == pa.null():
         return None
     return column.dictionary_decode() if pa.types.is_dictionary(kind) else column
-
-
-def _decoded(column: pa.Array) -> pa.Array:
-    """A column without a dictionary of anything else than text."""
-    kind = column.type
-    if pa.types.is_dictionary(kind) and is_typed_kind(kind):
-        return column.dictionary_decode()
-    return column
-
-
-def as_tokens(column: pa.Array) -> pa.Array:
-    """Categories as text; integers and bools become their text."""
-    kind = column.type
-    if pa.types.is_integer(kind) or pa.types.is_boolean(kind) or pa.types.is_null(kind):
-        return column.cast(pa.string())
-    if pa.types.is_fixed_size_binary(kind):
-        return column.cast(pa.binary())
-    return column
-
-
-def floats(column: pa.Array) -> Array:
-    """float64 [R], NaN where missing."""
-    if column.type == pa.bool_():
-        column = column.cast(pa.int8())
-    return np.asarray(column.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False))
-
-
-def list_lengths(lists: pa.Array) -> Array:
-    """int64 [R]; a null is an empty list."""
-    return np.asarray(pc.list_value_length(lists).fill_null(0).to_numpy()).astype(np.int64)
 
 
 def check_types(

@@ -23,10 +23,11 @@ import pyarrow.compute as pc
 from pyarrow import csv
 
 from twml_ops import core
+from twml_ops._arrow_columns import list_lengths
 from twml_ops._category_hash import column_key
 from twml_ops.data.block import Array, Block
 from twml_ops.data.column_uses import NO_USES, ColumnUses, schema_of, warn
-from twml_ops.data.columns import ArrowColumns, Columns, Where, block_of, list_lengths
+from twml_ops.data.columns import ArrowColumns, Columns, Where, block_of
 from twml_ops.data.csv_rows import CsvFile, CsvRows
 from twml_ops.data.errors import DataError, one_line, quote
 from twml_ops.data.files import File, files_of

@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from twml_ops._arrow_columns import is_list, is_number, is_token, is_typed_kind
 from twml_ops._category_hash import NULLS
 from twml_ops.data.errors import quote
 from twml_ops.data.guess import (
@@ -34,7 +35,7 @@ from twml_ops.data.guess import (
     trimmed,
     without_nulls,
 )
-from twml_ops.data.kinds import is_list, is_number, is_token, is_typed_kind, unusable
+from twml_ops.data.kinds import unusable
 from twml_ops.data.names import is_code, is_id, is_quantity, is_time
 from twml_ops.data.schema import SPARSE_IDS, SPARSE_VALUES
 
@@ -266,7 +267,7 @@ def _of_whole(
     distinct, count = len(values), int(repeats.sum())
 
     def found(kind: str, why: str, sure: bool = True, by_type: bool = False) -> Finding:
-        return Finding(kind, why, distinct, 0.0, sure, by_type, kind == "categorical")
+        return Finding(kind, why, distinct, 0.0, sure, by_type, typed=True)
 
     named = is_id(name) or not name.strip()
     if increasing and integers and count >= _MANY and (named or _has_no_gaps(name, values)):

@@ -15,33 +15,27 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 
-import numpy as np
 import pyarrow as pa
 from pyarrow import parquet
 
+from twml_ops._arrow_columns import is_token, is_typed_kind
+from twml_ops.data.arrow import BATCH_ROWS, ArrowSource, finding_of
 from twml_ops.data.block import Block
-from twml_ops.data.column_uses import NO_USES, ColumnUses, schema_of, warn
-from twml_ops.data.columns import (
-    ArrowColumns,
-    block_of,
-    check_types,
-)
+from twml_ops.data.column_uses import NO_USES, ColumnUses
+from twml_ops.data.columns import check_types
 from twml_ops.data.errors import DataError, cannot_read
-from twml_ops.data.files import File, files_of, sparse_dim_of
-from twml_ops.data.guess import first_rounded, is_exact, say
-from twml_ops.data.infer import NOTHING, Finding, look_at
-from twml_ops.data.kinds import is_day, is_token, is_typed_kind, unusable
+from twml_ops.data.files import File, files_of
+from twml_ops.data.infer import Finding
+from twml_ops.data.kinds import is_day, unusable
 from twml_ops.data.partitions import Partitions
 from twml_ops.data.remote import is_of_store
 from twml_ops.data.schema import Schema
-from twml_ops.data.source import Source
 from twml_ops.data.units import Piece, SingleUnit, Unit
 
-_BATCH_ROWS = 1 << 16
 _MIN_ROWS = 1 << 13
 
 
-class ParquetSource(Source):
+class ParquetSource(ArrowSource):
     """Reader of Parquet files; all must have the columns of the first."""
 
     def __init__(
@@ -67,11 +61,9 @@ class ParquetSource(Source):
             DataError: a file is not Parquet, or has the wrong columns.
         """
         super().__init__(name)
-        self._findings: Mapping[str, Finding] = {}
         files = files_of(glob)
         self._partitions = Partitions(glob, files)
         self._files = [(file, _footer(file)) for file in files]
-        self._guessed: set[str] = set()  # columns of numbers of which nothing has been said
         first_path, first = self._files[0][0].path, self._files[0][1]
         names = _column_names(first_path, first)
         for path, footer in ((file.path, footer) for file, footer in self._files):
@@ -80,17 +72,7 @@ class ParquetSource(Source):
                     f"{path}: its columns differ from the columns of {first_path}, which files "
                     f"share: only one of them has {', '.join(different)}"
                 )
-        if schema is None:
-            looks = self._look(self._all_types(), uses)
-            schema, self._findings = schema_of(looks, uses, first_path)
-            guessed = {n for n in schema.continuous if n in names and n not in uses.numeric}
-            self._guessed = {n for n in guessed if self._findings[n].sure}
-            warn(name, self._findings)
-        if schema.typed is None:
-            columns = self._all_types()
-            types = dict(zip(columns.names, columns.types, strict=True))
-            typed = tuple(n for n in schema.categorical if n in types and is_typed_kind(types[n]))
-            schema = dataclasses.replace(schema, typed=typed)
+        schema = self._chosen_schema(schema, uses, first_path, names, self._all_types, self._look)
         self._columns = [name for name in names if name in schema.columns]
         checked: list[pa.Schema] = []
         for file, footer in self._files:
@@ -102,20 +84,6 @@ class ParquetSource(Source):
         if schema.sparse_dim and dim is not None:
             schema = dataclasses.replace(schema, sparse_dim=dim)
         self._schema = schema
-        self._dim = schema.sparse_dim if schema.sparse_dim > 0 else None
-
-    @property
-    def findings(self) -> Mapping[str, Finding]:
-        """See `Source`."""
-        return self._findings
-
-    @property
-    def schema(self) -> Schema:
-        """See `Source`."""
-        if self._schema.sparse_dim < 0:
-            dim = sparse_dim_of(self.blocks())
-            self._schema = dataclasses.replace(self._schema, sparse_dim=dim)
-        return self._schema
 
     def column_types(self) -> dict[str, pa.DataType]:
         """See `Source`."""
@@ -149,7 +117,7 @@ class ParquetSource(Source):
         types |= self._partitions.types(without=[*types])
         return pa.schema(types.items())
 
-    def _look(self, columns: pa.Schema, uses: ColumnUses) -> dict[str, Finding]:
+    def _look(self, columns: pa.Schema) -> dict[str, Finding]:
         """What the first rows of the first file, and the limits in all footers, say of columns."""
         # Spark writes files without rows, which say nothing.
         file, first = next((f for f in self._files if f[1].num_rows), self._files[0])
@@ -157,25 +125,18 @@ class ParquetSource(Source):
         times = [n for n in _types(first) if is_day(columns.field(n).type)]
         with _opened(file, first) as reader:
             names = [*inside, *times]
-            rows = next(reader.iter_batches(_BATCH_ROWS, columns=names), None) if names else None
+            rows = next(reader.iter_batches(BATCH_ROWS, columns=names), None) if names else None
         written, folders = _written_dictionaries(first), self._partitions.samples([*_types(first)])
         looks = {}
         for name, kind in zip(columns.names, columns.types, strict=True):
             values = folders.get(name)
             if values is None and rows is not None and name in rows.schema.names:
                 values = rows.column(name)
-            if values is None:
-                values = pa.nulls(0, kind)
-            look = look_at(name, values, may_be_numbers=name in folders) or _empty(kind)
-            if name in written and look.kind != "bag":
-                look = look._replace(kind="categorical", why="a dictionary where it was written")
-                look = look._replace(sure=True, by_type=True, typed=is_typed_kind(kind))
-            elif look.kind == "continuous" and pa.types.is_integer(kind):
-                for limit in self._limits(name):
-                    if not is_exact(np.array([limit]))[0]:
-                        why = f"as a number, {limit} would be rounded"
-                        look = look._replace(kind="categorical", why=why, by_type=False, typed=True)
-            looks[name] = look
+            looks[name] = finding_of(
+                *(name, kind, values, partial(self._limits, name)),
+                is_dictionary=name in written,
+                may_be_numbers=name in folders,
+            )
         return looks
 
     def _limits(self, name: str) -> Iterator[int]:
@@ -214,23 +175,8 @@ class ParquetSource(Source):
         """The examples of row groups, the first of which is `row` of the file."""
         columns = self._columns or footer.schema.to_arrow_schema().names[:1]
         for batch, first in _batches(file, footer, groups, columns, row):
-            yield self._block(batch, file.path, first)
-
-    def _block(self, batch: pa.RecordBatch, path: str, first_row: int) -> Block:
-        def where(row: int) -> str:
-            return f"{path}: row {first_row + row}"
-
-        for name in sorted(self._guessed):
-            rounded = first_rounded(batch.column(name))
-            if rounded is not None:
-                self._guessed.discard(name)
-                got = batch.column(name)[rounded].as_py()
-                what = f"{where(rounded)}: column {name} is read as numbers, which lose"
-                say(f"{what} something of {got}", [name])
-        columns = self._partitions.added_to(
-            ArrowColumns(batch, where, self._schema.separators), path
-        )
-        return block_of(columns, self._schema, where, self._dim)
+            where = partial(_place, file.path, first)
+            yield self._block(batch, where, partial(self._partitions.added_to, path=file.path))
 
 
 def _batches(
@@ -241,7 +187,7 @@ def _batches(
     The file is open only while they are read.
     """
     with _opened(file, footer) as reader:
-        batches = reader.iter_batches(_BATCH_ROWS, row_groups=groups, columns=columns)
+        batches = reader.iter_batches(BATCH_ROWS, row_groups=groups, columns=columns)
         while True:
             try:
                 batch = next(batches, None)
@@ -272,11 +218,8 @@ def _joined_groups(footer: parquet.FileMetaData) -> Iterator[tuple[list[int], in
         yield groups, rows
 
 
-def _empty(kind: pa.DataType) -> Finding:
-    """What a column without any value at the beginning is: by its type."""
-    if kind == pa.null():
-        return NOTHING
-    return Finding("categorical", f"the type {kind}, without a value", 0, 1.0, by_type=True)
+def _place(path: str, first_row: int, row: int) -> str:
+    return f"{path}: row {first_row + row}"
 
 
 def _written_dictionaries(footer: parquet.FileMetaData) -> set[str]:

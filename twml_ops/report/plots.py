@@ -44,6 +44,14 @@ def svg(draw: Draw, width: float = 6.4, height: float = 3.6) -> str:
     return _svg(lambda figure: draw(figure.add_subplot()), width, height)
 
 
+def figure(draw: Draw, width: float = 6.4, height: float = 3.6) -> Figure:
+    """A plot as a figure. Width and height are in inches."""
+    with mpl.rc_context(_STYLE):
+        made = Figure(figsize=(width, height), layout="constrained")
+        draw(made.add_subplot())
+    return made
+
+
 def _svg(draw: Callable[[Figure], None], width: float, height: float) -> str:
     with mpl.rc_context(_STYLE):
         figure = Figure(figsize=(width, height), layout="constrained")

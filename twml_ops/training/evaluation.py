@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +17,7 @@ from twml_ops.analysis.leakage import leaking_features
 from twml_ops.analysis.permutation_importance import FeatureImportance, permutation_importance
 from twml_ops.analysis.profiles import Profile
 from twml_ops.analysis.scoring import Scores
-from twml_ops.data import Source, original_errors
+from twml_ops.data import Schema, Source, original_errors
 from twml_ops.training.errors import UserError
 from twml_ops.training.reporter import SILENT, Reporter
 from twml_ops.training.sources import LARGE_BATCH_SIZE
@@ -31,6 +32,7 @@ def score_source(
     title: str = "evaluating",
     batch_size: int = LARGE_BATCH_SIZE,
     labels: Sequence[str] | None = None,
+    predict: Callable[[Any], Any] | None = None,
 ) -> dict[str, Scores]:
     """The predictions of a model for a data set by label, with its progress.
 
@@ -42,11 +44,12 @@ def score_source(
         title: label of the progress bar.
         batch_size: number of examples in a batch.
         labels: names of the labels of the model; None: the labels of the data set.
+        predict: the compiled model, `scoring.predictor`; None: it is compiled.
     """
     with reporter.bar(title, size) as bar:
         batches = source.dataset(batch_size, layout=models.layout_of(model))
         names = source.schema.labels if labels is None else labels
-        scores = scoring.score_labels(model, batches, names, bar.add)
+        scores = scoring.score_labels(model, batches, names, bar.add, predict)
     if labels is None:
         for text in scoring.undefined_metrics(scores, source.name):
             reporter.warning(text)
@@ -126,20 +129,45 @@ def explain_features_of(
     """
     source = trained.source(data)
     other = None if against is None else trained.source(against)
+    seed = trained.facts["seed"]
+    return explain_sources(trained.model, trained.schema, source, other, rows, seed, reporter)
+
+
+def explain_sources(
+    model: tf.keras.Model,
+    schema: Schema,
+    source: Source,
+    other: Source | None,
+    rows: int,
+    seed: int,
+    reporter: Reporter = SILENT,
+) -> Explanation:
+    """Analyses the features of a model.
+
+    Args:
+        model: the model.
+        schema: its features.
+        source: data to analyse.
+        other: data to compare them with, or None.
+        rows: size of the sample for the permutation importance.
+        seed: seed of the sample.
+        reporter: is told what happens.
+
+    Raises:
+        UserError: the data have no examples.
+        ValueError: data cannot be read.
+    """
     sources = [source] if other is None else [source, other]
     with original_errors(*sources):
-        layout = models.layout_of(trained.model)
-        sample = take_sample(source, rows, layout, trained.facts["seed"])
+        sample = take_sample(source, rows, models.layout_of(model), seed)
         if sample is None:
             raise UserError(f"{source.name}: has no examples")
-        ids = frequent_sparse_ids(sample, trained.schema)
-        profiles = [_profile(reporter, s, trained, ids) for s in sources]
+        ids = frequent_sparse_ids(sample, schema)
+        profiles = [_profile(reporter, s, schema, ids) for s in sources]
         now, before = profiles[0], profiles[-1]
-        leaks = leaking_features(source.blocks(), trained.schema)
+        leaks = leaking_features(source.blocks(), schema)
         with reporter.phase("computing permutation importance"):
-            found = explain_features(
-                trained.model, sample, trained.schema, now, before if other else None
-            )
+            found = explain_features(model, sample, schema, now, before if other else None)
     return Explanation(
         found,
         source.name,
@@ -150,8 +178,8 @@ def explain_features_of(
     )
 
 
-def _profile(reporter: Reporter, source: Source, trained: TrainedRun, ids: list[int]) -> Profile:
-    profile = Profile(trained.schema, ids)
+def _profile(reporter: Reporter, source: Source, schema: Schema, ids: list[int]) -> Profile:
+    profile = Profile(schema, ids)
     with reporter.bar(source.name, None) as bar:
         for block in source.blocks():
             profile.add(block)

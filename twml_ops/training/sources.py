@@ -170,7 +170,24 @@ def checked_features(run: Path, source: Source) -> Iterator[None]:
     Raises:
         ValueError: a file of the run is damaged.
     """
-    known, statistics = KnownCategories.load(run), Statistics.load(run)
+    with compared_features(KnownCategories.load(run), Statistics.load(run), source):
+        yield
+
+
+@contextlib.contextmanager
+def compared_features(
+    known: KnownCategories | None, statistics: Statistics | None, source: Source
+) -> Iterator[None]:
+    """In its block, what datasets of a source read is compared; see `checked_features`.
+
+    Args:
+        known: the categories that a run has seen; None: they are not compared.
+        statistics: the histograms of its features; None: they are not compared.
+        source: data for its model.
+
+    Yields:
+        Nothing.
+    """
     unknown, counts, schema = dict[str, Count](), dict[str, Array](), source.schema
     if known is not None:
         source.watch(lambda block: count_categories(known, block, schema, unknown))

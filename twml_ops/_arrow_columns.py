@@ -1,0 +1,84 @@
+"""Arrow columns as numbers and as the text of categories. It does not import TensorFlow."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+
+def is_number(kind: pa.DataType) -> bool:
+    """Integers, floats and decimals."""
+    types = (pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal)
+    return any(test(kind) for test in types)
+
+
+def is_list(kind: pa.DataType) -> bool:
+    """Lists of either offset type, and of fixed size."""
+    types = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
+    return any(test(kind) for test in types)
+
+
+def is_token(kind: pa.DataType) -> bool:
+    """What can be a category: text, binary, integers, bools, and dictionaries of them."""
+    if pa.types.is_dictionary(kind):
+        return is_token(kind.value_type)
+    types = pa.types
+    text = (types.is_string, types.is_large_string, types.is_binary, types.is_large_binary)
+    others = (types.is_fixed_size_binary, types.is_integer, types.is_boolean, types.is_null)
+    return any(test(kind) for test in (*text, *others))
+
+
+def is_typed_kind(kind: pa.DataType) -> bool:
+    """Whether the categories of a column of this type are integers or bools; see `Schema.typed`."""
+    if is_list(kind) or pa.types.is_dictionary(kind):
+        kind = kind.value_type
+    return is_number(kind) or bool(pa.types.is_boolean(kind))
+
+
+def decoded(column: pa.Array) -> pa.Array:
+    """A column without a dictionary of anything else than text."""
+    kind = column.type
+    if pa.types.is_dictionary(kind) and is_typed_kind(kind):
+        return column.dictionary_decode()
+    return column
+
+
+def as_tokens(column: pa.Array) -> pa.Array:
+    """Categories as text; integers and bools become their text."""
+    kind = column.type
+    if pa.types.is_integer(kind) or pa.types.is_boolean(kind) or pa.types.is_null(kind):
+        return column.cast(pa.string())
+    if pa.types.is_fixed_size_binary(kind):
+        return column.cast(pa.binary())
+    return column
+
+
+def floats(column: pa.Array) -> np.ndarray:
+    """float64 [R], NaN where missing."""
+    if column.type == pa.bool_():
+        column = column.cast(pa.int8())
+    return np.asarray(column.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False))
+
+
+def list_lengths(lists: pa.Array) -> np.ndarray:
+    """int64 [R]; a null is an empty list."""
+    return np.asarray(pc.list_value_length(lists).fill_null(0).to_numpy()).astype(np.int64)
+
+
+def integer_texts(numbers: np.ndarray) -> tuple[pa.Array, int | None]:
+    """Floats that are integers, as pandas makes them of integers with missing ones, as text.
+
+    It is the text `3.0` that pandas writes to a CSV file.
+
+    Args:
+        numbers: float64, NaN where missing.
+
+    Returns:
+        (the texts, the position of the first number that keeps no integer, if there is one).
+    """
+    bad = ~(np.isnan(numbers) | ((np.trunc(numbers) == numbers) & (np.abs(numbers) <= 2**53)))
+    if bad.any():
+        return pa.nulls(len(numbers), pa.string()), int(bad.argmax())
+    integers = pa.array(np.nan_to_num(numbers).astype(np.int64), mask=np.isnan(numbers))
+    return pc.binary_join_element_wise(integers.cast(pa.string()), ".0", ""), None

@@ -1,0 +1,260 @@
+"""Data frames and arrays of other packages as Arrow tables.
+
+It imports none of these packages, and not TensorFlow: it asks objects for the Arrow interchange
+protocols.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from pyarrow import interchange
+
+from twml_ops._arrow_columns import (
+    as_tokens,
+    decoded,
+    floats,
+    integer_texts,
+    is_list,
+    is_number,
+    is_token,
+    list_lengths,
+)
+
+
+def is_table(data: object) -> bool:
+    """Whether it has named columns: a DataFrame of pandas or Polars, a table of Arrow, and others.
+
+    Args:
+        data: any object.
+    """
+    columns = hasattr(data, "columns") or hasattr(data, "column_names")
+    return columns and any(hasattr(data, n) for n in ("__arrow_c_stream__", "__dataframe__"))
+
+
+def name_of(data: object) -> str:
+    """What it is, for messages: "a pandas DataFrame", say.
+
+    Args:
+        data: any object.
+    """
+    package, kind = type(data).__module__.partition(".")[0], type(data).__name__
+    if package == "builtins":
+        return f"a {kind}"
+    return f"{'an' if package[0] in 'aeiou' else 'a'} {package} {kind}"
+
+
+def has_text_names(data: Any) -> bool:
+    """Whether the columns have names, which are all text; arrays have none.
+
+    Args:
+        data: a table or an array.
+    """
+    if not is_table(data):
+        return False
+    names = data.column_names if hasattr(data, "column_names") else data.columns
+    return all(isinstance(name, str) for name in names)
+
+
+def to_table(data: Any) -> pa.Table:
+    """The columns of a data frame, a table or an array [rows, columns].
+
+    The index of a pandas DataFrame is no column. The columns of an array are `x0`, `x1` and so on.
+    Types that the readers do not know, such as Arrow's views of text, become the usual ones.
+
+    Args:
+        data: a data frame or an array.
+
+    Raises:
+        TypeError: it is neither.
+        ValueError: it has no rows or no columns, two columns of one name, or a column with values
+            of several types.
+    """
+    table = _frame(data) if is_table(data) else _array(data)
+    shape = (table.num_rows, table.num_columns)
+    for size, what in zip(shape, ("sample", "feature"), strict=True):
+        if not size:
+            raise ValueError(
+                f"Found array with 0 {what}(s) (shape={shape}) while a minimum of 1 is required."
+            )
+    names = table.column_names
+    if twice := sorted({n for n in names if names.count(n) > 1}):
+        raise ValueError(f"{name_of(data)} has several columns with the name {', '.join(twice)}")
+    return table
+
+
+def _frame(data: Any) -> pa.Table:
+    if isinstance(data, pa.Table):
+        table = data
+    elif isinstance(data, pa.RecordBatch):
+        table = pa.Table.from_batches([data])
+    elif hasattr(data, "iloc"):  # pandas, whose protocol makes columns of its index
+        table = _converted(data, lambda: pa.Table.from_pandas(data, preserve_index=False))
+    elif hasattr(data, "__arrow_c_stream__"):
+        table = _converted(data, lambda: pa.table(data))
+    else:
+        table = _converted(data, lambda: interchange.from_dataframe(data))
+    for i, column in enumerate(table.columns):
+        kind = _plain(column.type)
+        if kind != column.type:
+            table = table.set_column(i, table.column_names[i], column.cast(kind))
+    return table
+
+
+def _converted(data: object, convert: Callable[[], pa.Table]) -> pa.Table:
+    try:
+        return convert()
+    except (pa.ArrowException, TypeError) as e:
+        text = " ".join(map(str, e.args))
+        raise ValueError(
+            f"{name_of(data)}: a column must have values of one type, numbers, text, bools, times "
+            f"or lists of them, or missing ones: {text}"
+        ) from e
+
+
+def _plain(kind: pa.DataType) -> pa.DataType:
+    """The type, without views of text and without run-length encoding."""
+    types = pa.types
+    if types.is_dictionary(kind):
+        return pa.dictionary(kind.index_type, _plain(kind.value_type), kind.ordered)
+    if types.is_list(kind) or types.is_large_list(kind):
+        make = pa.large_list if types.is_large_list(kind) else pa.list_
+        return make(_plain(kind.value_type))
+    views = {"string_view": pa.large_string(), "binary_view": pa.large_binary()}
+    if str(kind) in views:
+        return views[str(kind)]
+    if types.is_run_end_encoded(kind):
+        return _plain(kind.value_type)
+    return kind
+
+
+def _array(data: Any) -> pa.Table:
+    if hasattr(data, "tocsr"):
+        raise TypeError(
+            "Sparse data was passed, expected a data frame or a dense array; a column `ids` with "
+            "lists of integers, and a column `values`, hold sparse features"
+        )
+    array = np.asarray(data)
+    if array.dtype.kind == "c":
+        raise ValueError(f"Complex data not supported, got an array of {array.dtype}")
+    if array.ndim != 2:
+        raise ValueError(
+            f"Expected 2D array, got {array.ndim}D array instead. Reshape your data either using "
+            "array.reshape(-1, 1) if your data has a single feature or array.reshape(1, -1) if it "
+            "contains a single sample."
+        )
+    if 0 in array.shape:  # Arrow has no rows without columns
+        what = "sample" if array.shape[0] == 0 else "feature"
+        raise ValueError(
+            f"Found array with 0 {what}(s) (shape={array.shape}) while a minimum of 1 is required."
+        )
+    names = [f"x{i}" for i in range(array.shape[1])]
+    return pa.table([_column(array[:, i], n) for i, n in enumerate(names)], names=names)
+
+
+def _column(values: Any, name: str) -> pa.Array:
+    try:
+        return pa.array(values, from_pandas=True)
+    except (pa.ArrowException, TypeError) as e:
+        raise ValueError(
+            f"column {name}: expected values of one type, numbers, text or bools, or missing ones: "
+            f"{e}"
+        ) from e
+
+
+def to_vector(data: Any, name: str) -> np.ndarray | pa.Array:
+    """One value for each row, without a dictionary.
+
+    Args:
+        data: a Series, an Arrow array, a data frame with one column, or an array [rows] or
+            [rows, 1].
+        name: of the argument, for messages.
+
+    Returns:
+        An array of Arrow, or what NumPy makes of the data.
+
+    Raises:
+        ValueError: it is something else.
+    """
+    if is_table(data):
+        table = to_table(data)
+        if table.num_columns != 1:
+            raise ValueError(f"{name} should be a 1d array, got {table.num_columns} columns")
+        data = table.column(0)
+    elif hasattr(data, "iloc"):  # a pandas Series: categories, and types with missing values
+        data = _column(data, name)
+    elif not isinstance(data, (pa.Array, pa.ChunkedArray)) and hasattr(data, "__arrow_c_stream__"):
+        data = pa.chunked_array(data)
+    if not isinstance(data, (pa.Array, pa.ChunkedArray)):
+        return np.asarray(data)
+    if isinstance(data, pa.ChunkedArray):
+        data = data.combine_chunks()
+    if isinstance(data, pa.ChunkedArray):  # what is too large for one array
+        raise ValueError(f"{name}: expected at most 2 GB of text, got {data.nbytes:,} bytes")
+    data = data.cast(_plain(data.type)) if _plain(data.type) != data.type else data
+    return data.dictionary_decode() if pa.types.is_dictionary(data.type) else data
+
+
+def raw_columns(data: Any, described: Sequence[tuple[str, str, str, str, Any]]) -> dict[str, Any]:
+    """The columns of a data frame as `twml_ops.core.Scorer` takes them from a mapping.
+
+    Args:
+        data: a data frame or an Arrow table. Other columns are left out.
+        described: the columns, as `Scorer.describe(raw=True)` gives them.
+
+    Raises:
+        ValueError: a column is missing or has another type.
+    """
+    table, found = to_table(data), dict[str, Any]()
+    optional = {name for name, form, *_ in described if form in ("row_splits", "values")}
+    names = [name for name, *_ in described]
+    missing = [n for n in names if n not in table.column_names and n not in optional]
+    if missing:
+        raise ValueError(f"the columns {missing} are missing, got {table.column_names}")
+    for name, form, _, splits, _ in described:
+        if form in ("ids", "bag"):
+            column = table.column(name).combine_chunks()
+            if not is_list(column.type):
+                raise ValueError(
+                    f"column {name!r} must hold lists, in a data frame as well, got {column.type}"
+                )
+            flat, lengths = column.flatten(), list_lengths(column)
+            found[name] = _tokens(flat, name) if form == "bag" else flat.to_numpy()
+            found[splits] = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+        elif form == "strings":
+            found[name] = _tokens(table.column(name).combine_chunks(), name)
+        elif form == "dense":
+            column = table.column(name).combine_chunks()
+            if not (is_number(column.type) or column.type in (pa.bool_(), pa.null())):
+                raise ValueError(f"column {name!r} must hold numbers, got {column.type}")
+            found[name] = floats(column)
+    for name, form, *_ in described:
+        if form == "values" and name in table.column_names:
+            found[name] = floats(table.column(name).combine_chunks().flatten())
+        elif form == "values":
+            (ids,) = (n for n, form, *_ in described if form == "ids")
+            found[name] = np.ones(len(found[ids]), np.float32)
+    return found
+
+
+def _tokens(column: pa.Array, name: str) -> np.ndarray:
+    """Categories as text or bytes, None where missing."""
+    column, kind = decoded(column), column.type
+    if pa.types.is_dictionary(column.type):
+        column = column.dictionary_decode()
+    if pa.types.is_decimal(column.type):
+        column = column.cast(pa.string())
+    if pa.types.is_floating(column.type):
+        texts, bad = integer_texts(floats(column))
+        if bad is not None:
+            raise ValueError(
+                f"column {name!r} must hold text, integers or bools, got {column[bad].as_py()} in "
+                f"row {bad}"
+            )
+        column = texts
+    if not is_token(column.type):
+        raise ValueError(f"column {name!r} must hold text, integers or bools, got {kind}")
+    return np.asarray(as_tokens(column).to_numpy(zero_copy_only=False), object)

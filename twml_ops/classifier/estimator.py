@@ -1,0 +1,738 @@
+"""The estimator: parameters of a training, and its methods on data frames and arrays."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from twml_ops._frames import has_text_names, is_table, name_of, to_table, to_vector
+from twml_ops.classifier import scikit_learn
+from twml_ops.classifier.figures import Plots
+from twml_ops.classifier.fitted import Fitted, kept_random_state
+from twml_ops.classifier.labels import classes_of, encoded
+from twml_ops.training.config import AUTO, DEFAULT, RunConfig
+from twml_ops.training.errors import UserError
+
+if TYPE_CHECKING:
+    from twml_ops.analysis.explanation import Explanation
+    from twml_ops.analysis.scoring import Scores
+    from twml_ops.data import Schema
+    from twml_ops.report.run_files import TableDtype
+    from twml_ops.training import Reporter
+    from twml_ops.training.results import RunResult
+
+_FIELDS = {"options": "model_options"}  # parameters whose fields have other names
+_AT_LEAST_1 = ("batch_size", "epochs", "max_epochs", "patience", "ensemble", "cache_rows")
+
+
+class Classifier:
+    """Trains and applies a model of two classes, as `twml-ops train` and `twml-ops predict` do.
+
+    It is an estimator of scikit-learn, which need not be installed. Examples are data frames of
+    pandas or Polars, tables of Arrow, whatever else has one of the Arrow interchange protocols, or
+    arrays. Columns are numbers, categories, lists of them or times, as their types, names and
+    values say; `fit` takes what they do not say.
+
+    The arguments are fields of `twml_ops.training.RunConfig`, with its defaults.
+
+    Args:
+        model: name of the model, "default": the one that suits the features, "auto": the model and
+            its options are chosen, or FILE.py:FUNCTION of a function that builds one.
+        options: options of the model by name, of a model that is named; None: its defaults.
+        optimizer: name of the optimizer.
+        learning_rate: initial learning rate; None: the default of the optimizer and the model.
+        batch_size: number of examples in a batch.
+        epochs: passes over the training data; None: chosen by early stopping.
+        seed: seed of the initial weights, of dropout and of the order of the examples.
+        validation: which part of the training data is used for early stopping; "none": no part.
+        validation_share: share of the training data that this part has.
+        patience: epochs without a lower validation loss after which training stops.
+        max_epochs: number of epochs after which it stops in any case.
+        refit: whether a new model is then trained on all training data.
+        positive_weight: factor of the weights of positive examples in training.
+        negative_rate: share of the negative examples that is used for training.
+        ensemble: number of models that are trained with different seeds.
+        time_limit: seconds after which the search of the model "auto" starts no further trial.
+        storage: folder for the rows of large tables; None: all tables are in memory.
+        cache_rows: with `storage`: rows of a table in memory.
+        verbose: 0: warnings only; 1: prints what `twml-ops train` prints, with progress bars.
+
+    Attributes:
+        classes_: the two classes, that of the negatives first.
+        n_features_in_: number of columns of the examples, without labels and weights.
+        feature_names_in_: their names; there is no such attribute if they have none.
+        schema_: what each column is, a `twml_ops.data.Schema`.
+        metrics_: the metrics on the evaluation data of `fit`, as metrics.json has them.
+    """
+
+    _estimator_type = "classifier"  # of scikit-learn before 1.6
+
+    def __init__(
+        self,
+        model: str = RunConfig.model,
+        *,
+        options: Mapping[str, Any] | None = None,
+        optimizer: str = RunConfig.optimizer,
+        learning_rate: float | None = RunConfig.learning_rate,
+        batch_size: int = RunConfig.batch_size,
+        epochs: int | None = RunConfig.epochs,
+        seed: int = RunConfig.seed,
+        validation: str = RunConfig.validation,
+        validation_share: float = RunConfig.validation_share,
+        patience: int = RunConfig.patience,
+        max_epochs: int = RunConfig.max_epochs,
+        refit: bool = RunConfig.refit,
+        positive_weight: float = RunConfig.positive_weight,
+        negative_rate: float = RunConfig.negative_rate,
+        ensemble: int = RunConfig.ensemble,
+        time_limit: float | None = RunConfig.time_limit,
+        storage: str | None = RunConfig.storage,
+        cache_rows: int = RunConfig.cache_rows,
+        verbose: int = 0,
+    ) -> None:
+        # They are kept as they are, as scikit-learn demands; `fit` checks them.
+        self.model = model
+        self.options = options
+        self.optimizer = optimizer
+        self.learning_rate = learning_rate
+        self.batch_size = batch_size
+        self.epochs = epochs
+        self.seed = seed
+        self.validation = validation
+        self.validation_share = validation_share
+        self.patience = patience
+        self.max_epochs = max_epochs
+        self.refit = refit
+        self.positive_weight = positive_weight
+        self.negative_rate = negative_rate
+        self.ensemble = ensemble
+        self.time_limit = time_limit
+        self.storage = storage
+        self.cache_rows = cache_rows
+        self.verbose = verbose
+
+    @classmethod
+    def parameter_names(cls) -> list[str]:
+        """The names of the parameters.
+
+        Returns:
+            The arguments of the constructor.
+        """
+        return [name for name in inspect.signature(cls.__init__).parameters if name != "self"]
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """The parameters.
+
+        Args:
+            deep: is ignored, since no parameter is an estimator.
+
+        Returns:
+            Value by name.
+        """
+        return {name: getattr(self, name) for name in self.parameter_names()}
+
+    def set_params(self, **params: Any) -> Classifier:
+        """Changes parameters for the next `fit`.
+
+        Args:
+            **params: values by name.
+
+        Returns:
+            The estimator itself.
+
+        Raises:
+            ValueError: there is no such parameter; none is changed.
+        """
+        known = self.parameter_names()
+        for name in params:
+            if name not in known:
+                raise ValueError(
+                    f"Invalid parameter {name!r} for estimator {self}. Valid parameters are: "
+                    f"{known}"
+                )
+        for name, value in params.items():
+            setattr(self, name, value)
+        return self
+
+    def fit(
+        self,
+        X: Any,
+        y: Any = None,
+        sample_weight: Any = None,
+        *,
+        label: str | None = None,
+        time: str | None = None,
+        group: str | None = None,
+        weight: str | None = None,
+        categorical: Sequence[str] = (),
+        numeric: Sequence[str] = (),
+        drop: Sequence[str] = (),
+        eval: Any = None,
+    ) -> Classifier:
+        """Trains a model. If it fails, an earlier one is kept.
+
+        With labels in a column it does what `twml-ops train` does: without `eval` the last fifth of
+        the examples (the latest, if a column has times) is held out, and the model is evaluated on
+        it. With labels in `y` it is trained on all examples, as callers of scikit-learn hold out
+        examples themselves; without `eval` the metrics are then of the training data.
+
+        Args:
+            X: examples: a data frame, or an array [rows, columns].
+            y: their labels, of two classes; None: they are in the column `label` of `X`.
+            sample_weight: a weight for each example; None: see `weight`.
+            label: name of the column of labels; None: `label`. Not together with `y`.
+            time: name of the column with the times of the examples; None: one that looks like it.
+            group: name of the column that examples of one user or request share.
+            weight: name of the column of sample weights. Not together with `sample_weight`.
+            categorical: names of columns of categories.
+            numeric: names of columns of numbers.
+            drop: names of columns that are not used.
+            eval: examples to evaluate on, like `X`; of arrays a pair (X, y).
+
+        Returns:
+            The estimator itself.
+
+        Raises:
+            TypeError: `X` is no table and no array.
+            ValueError: a parameter is wrong, a column is missing, the labels are not of two
+                classes, or the data cannot be read.
+        """
+        columns = {"time": time, "group": group, "weight": weight, "label": label}
+        lists = {"categorical": categorical, "numeric": numeric, "drop": drop}
+        given = _Given.of(X, y, sample_weight, columns, lists)
+        config = self._config(given, name_of(X))
+        held_out = None if eval is None else given.more(eval)
+        with _clear_errors(), warnings.catch_warnings(), kept_random_state():
+            # `verbose` prints the table of columns, and `schema_` has it.
+            warnings.filterwarnings("ignore", ".*: guessed from names")
+            result = self._train(config, given, held_out)
+            names = [n for n in given.table.column_names if n not in (given.label, given.weight)]
+            self._fitted = Fitted.of(result, names, has_text_names(X), given.classes)
+        return self
+
+    def _config(self, given: _Given, name: str) -> RunConfig:
+        """The configuration that the parameters and the columns say.
+
+        Raises:
+            ValueError: a parameter has the wrong type, or is out of range.
+        """
+        values: dict[str, Any] = {}
+        for key, value in self.get_params().items():
+            if key == "verbose":
+                continue
+            value = value.item() if isinstance(value, np.generic) else value
+            values[_FIELDS.get(key, key)] = value
+            if key in _AT_LEAST_1 and isinstance(value, int) and value < 1:
+                raise ValueError(f"{key} must be at least 1, got {value}")
+        values["model_options"] = dict(self.options or {})
+        if self.options and self.model in (AUTO, DEFAULT):
+            raise ValueError(f"options: expected the name of a model as well, got {self.model!r}")
+        with _clear_errors():
+            return RunConfig.from_json({"data": name, **values, **given.uses})
+
+    def _train(self, config: RunConfig, given: _Given, held_out: pa.Table | None) -> RunResult:
+        from twml_ops.data.arrow import TableSource
+        from twml_ops.training import train
+        from twml_ops.training.model_options import builder_of, check_options
+
+        if config.model not in (AUTO, DEFAULT):
+            check_options(config.model, builder_of(config.model), config.model_options)
+        source = TableSource(config.data, given.table, uses=config.uses)
+        evaluation = source if given.all_rows else None
+        if held_out is not None:
+            evaluation = TableSource(f"{config.data} (eval)", held_out, schema=source.schema)
+        return train(config, source, evaluation, reporter=self._reporter())
+
+    def _reporter(self) -> Reporter:
+        if self.verbose:
+            from twml_ops.cli.reporter import ConsoleReporter
+            from twml_ops.cli.terminal import make_console
+
+            return ConsoleReporter(make_console())
+        from twml_ops.classifier.warner import Warner
+
+        return Warner()
+
+    def predict_proba(self, X: Any) -> np.ndarray:
+        """The probabilities of the two classes.
+
+        Args:
+            X: examples with the columns of the features: a data frame, whose columns are found by
+                name, in any order and beside others, or an array, by position.
+
+        Returns:
+            float64 [rows, 2], in the order of `classes_`.
+
+        Raises:
+            TypeError: `X` is no table and no array.
+            ValueError: there is no model yet, a column is missing, or the data cannot be read.
+        """
+        fitted = self._require("predict_proba")
+        with _clear_errors():
+            positive = fitted.positive(X, self._reporter()).astype(np.float64)
+        return np.stack([1.0 - positive, positive], axis=1)
+
+    def predict(self, X: Any) -> np.ndarray:
+        """The more probable class of each example.
+
+        Args:
+            X: see `predict_proba`.
+
+        Returns:
+            Items of `classes_`, [rows].
+
+        Raises:
+            TypeError: see `predict_proba`.
+            ValueError: see `predict_proba`.
+        """
+        self._require("predict")
+        probabilities = self.predict_proba(X)
+        return self.classes_[np.argmax(probabilities, axis=1)]
+
+    def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
+        """The share of examples whose class is predicted.
+
+        Args:
+            X: examples; see `predict_proba`.
+            y: their labels; None: they are in the column of labels of `X`.
+            sample_weight: a weight for each example; None: all count once.
+
+        Returns:
+            The accuracy.
+
+        Raises:
+            TypeError: see `predict_proba`.
+            ValueError: see `predict_proba`, or a label is missing or of neither class.
+        """
+        fitted = self._require("score")
+        name = fitted.schema.labels[0]
+        labels = encoded(name, _column(X, name) if y is None else y, self.classes_)
+        right = self.predict(X) == self.classes_[np.asarray(labels)]
+        return float(np.average(right, weights=sample_weight))
+
+    def evaluate(self, X: Any, y: Any = None, sample_weight: Any = None) -> dict[str, float]:
+        """The metrics that `twml-ops evaluate` computes.
+
+        Args:
+            X: examples; see `predict_proba`.
+            y: their labels; None: they are in the column of labels of `X`.
+            sample_weight: a weight for each example; None: the column of weights of the training,
+                if `X` has it.
+
+        Returns:
+            Metric by name.
+
+        Raises:
+            TypeError: see `predict_proba`.
+            ValueError: see `predict_proba`, or a label is missing or of neither class.
+        """
+        from twml_ops.analysis import scoring
+
+        scores = self._scores(X, y, sample_weight)
+        return scoring.mean_metrics(scoring.metrics_by_label({"label": scores}))
+
+    def explain(
+        self, X: Any, y: Any = None, *, against: Any = None, rows: int = 8192
+    ) -> Explanation:
+        """The importance, the coverage and the drift of each feature, as of `twml-ops explain`.
+
+        Args:
+            X: examples; see `predict_proba`.
+            y: their labels; None: they are in the column of labels of `X`.
+            against: examples with labels to compare them with, such as older ones, as of `eval` of
+                `fit`; None: there is no comparison.
+            rows: size of the sample for the permutation importance.
+
+        Returns:
+            The analysis, with `features` in descending order of importance.
+
+        Raises:
+            TypeError: see `predict_proba`.
+            ValueError: see `predict_proba`, or a label is missing or of neither class.
+        """
+        fitted = self._require("explain")
+        with _clear_errors():
+            from twml_ops.training.evaluation import explain_sources
+
+            schema = self._schema_of_labels()
+            table = self._labelled(X, y)
+            source = fitted.source(name_of(X), table, schema)
+            other = None
+            if against is not None:
+                pair = against if isinstance(against, tuple) else (against, None)
+                name = f"{name_of(pair[0])} (against)"
+                other = fitted.source(name, self._labelled(*pair), schema)
+            seed = fitted.facts["seed"]
+            reporter = self._reporter()
+            return explain_sources(fitted.model, schema, source, other, rows, seed, reporter)
+
+    def save(self, folder: str | Path, overwrite: bool = False) -> None:
+        """Writes the folder of a run, as `twml-ops train --out` does, without TensorBoard logs.
+
+        `twml-ops predict`, `evaluate`, `explain`, `export` and `calibrate` read it.
+
+        Args:
+            folder: folder to create.
+            overwrite: whether a finished run is replaced.
+
+        Raises:
+            ValueError: there is no model yet, there is something else, or it cannot be written.
+        """
+        fitted = self._require("save")
+        with _clear_errors():
+            fitted.save(Path(folder), overwrite)
+
+    @classmethod
+    def load(cls, folder: str | Path) -> Classifier:
+        """Reads the folder of a run that `save` or `twml-ops train` has written.
+
+        Args:
+            folder: the folder.
+
+        Returns:
+            A fitted estimator with the parameters of the run.
+
+        Raises:
+            ValueError: it is no finished run, has several labels, or its model cannot be read.
+        """
+        with _clear_errors():
+            fitted = Fitted.load(Path(folder))
+        known = {_FIELDS.get(name, name): name for name in cls.parameter_names()}
+        params = {known[f]: value for f, value in fitted.facts.items() if f in known}
+        made = cls(**{**params, "options": params.get("options") or None})
+        made._fitted = fitted
+        return made
+
+    def to_saved_model(
+        self, folder: str | Path, *, stock: bool = True, tables: TableDtype = "float32"
+    ) -> None:
+        """Writes a SavedModel, as `twml-ops export` does.
+
+        Args:
+            folder: folder to create.
+            stock: whether any TensorFlow can load it, without the op library.
+            tables: with `stock`: data type of the rows of large tables, not int4.
+
+        Raises:
+            ValueError: there is no model yet, `tables` is not available, or the folder exists.
+        """
+        if tables == "int4" or (tables != "float32" and not stock):
+            raise ValueError(
+                "tables: expected float32, or with stock=True another type that a SavedModel has, "
+                f"got {tables!r}"
+            )
+        self._export(folder, "stock" if stock else "fast", tables)
+
+    def to_scorer(self, folder: str | Path, *, tables: TableDtype = "float32") -> None:
+        """Writes a scorer for `twml_ops.core.Scorer` and `twml-ops serve`, without TensorFlow.
+
+        Args:
+            folder: folder to create.
+            tables: data type of the rows of large tables.
+
+        Raises:
+            ValueError: there is no model yet, or the folder exists.
+        """
+        self._export(folder, "scorer", tables)
+
+    def _export(self, folder: str | Path, form: Any, tables: TableDtype) -> None:
+        fitted = self._require("export")
+        with _clear_errors():
+            from twml_ops.report.run_files import write_export
+            from twml_ops.training.run_folder import new_export
+
+            with new_export(Path(folder)) as part:
+                write_export(part, fitted.model, fitted.schema, form, tables, fitted.known)
+
+    @property
+    def plot(self) -> Plots:
+        """The plots of the report as figures of Matplotlib."""
+
+        def result() -> RunResult:
+            found = self._require("plot").result
+            if found is None:
+                raise ValueError(
+                    "the folder of a run has no evaluation data and no record of the training, "
+                    "its report has the plots; reliability and score_histogram take examples"
+                )
+            return found
+
+        def scores(X: Any, y: Any) -> Scores:
+            if X is not None:
+                return self._scores(X, y, None)
+            return next(iter(result().scores.values()))
+
+        return Plots(result, scores)
+
+    def _require(self, method: str) -> Fitted:
+        found: Fitted | None = vars(self).get("_fitted")
+        if found is None:
+            raise scikit_learn.not_fitted(
+                f"This {type(self).__name__} instance is not fitted yet. Call 'fit' before "
+                f"'{method}'."
+            )
+        return found
+
+    def _of_fitted(self, name: str) -> Fitted:
+        found: Fitted | None = vars(self).get("_fitted")
+        if found is None:
+            raise AttributeError(f"{type(self).__name__} has no {name} before 'fit'")
+        return found
+
+    @property
+    def classes_(self) -> np.ndarray:
+        """The two classes, that of the negatives first."""
+        return self._of_fitted("classes_").classes
+
+    @property
+    def n_features_in_(self) -> int:
+        """Number of columns of the examples, without labels and weights."""
+        return len(self._of_fitted("n_features_in_").columns)
+
+    @property
+    def feature_names_in_(self) -> np.ndarray:
+        """The names of the columns of the examples, if they have names."""
+        fitted = self._of_fitted("feature_names_in_")
+        if not fitted.named:
+            raise AttributeError("feature_names_in_: the columns of an array have no names")
+        return np.array(fitted.columns, object)
+
+    @property
+    def schema_(self) -> Schema:
+        """What each column is."""
+        return self._of_fitted("schema_").schema
+
+    @property
+    def metrics_(self) -> dict[str, Any]:
+        """The metrics on the evaluation data of `fit`."""
+        return dict(self._of_fitted("metrics_").metrics)
+
+    def _schema_of_labels(self) -> Schema:
+        """The features and the label, without the other columns of a training."""
+        import dataclasses
+
+        fitted = self._require("evaluate")
+        return dataclasses.replace(fitted.schema, time=None, group=None, weight=None)
+
+    def _labelled(self, X: Any, y: Any) -> pa.Table:
+        """The columns of the features, and the labels as 0 and 1."""
+        fitted = self._require("evaluate")
+        name = fitted.schema.labels[0]
+        labels = encoded(name, _column(X, name) if y is None else y, fitted.classes)
+        table = to_table(X)
+        if y is None and not (is_table(X) and fitted.named):
+            table = table.drop_columns([name])
+            return fitted.table(table).append_column(name, labels)
+        return _with_column(fitted.table(X), name, labels)
+
+    def _scores(self, X: Any, y: Any, sample_weight: Any) -> Scores:
+        import dataclasses
+
+        fitted = self._require("evaluate")
+        with _clear_errors():
+            schema, table = self._schema_of_labels(), self._labelled(X, y)
+            weight = fitted.schema.weight
+            if sample_weight is not None:
+                weight = weight or _free_name("sample_weight", table)
+                weights = _weights(sample_weight, len(table))
+                table = _with_column(table, weight, pa.array(weights))
+            if weight is not None and weight in table.column_names:
+                schema = dataclasses.replace(schema, weight=weight)
+            return fitted.scores(fitted.source(name_of(X), table, schema), self._reporter())
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return vars(self).get("_fitted") is not None
+
+    def __sklearn_tags__(self) -> Any:
+        return scikit_learn.classifier_tags()
+
+    def __repr__(self) -> str:
+        defaults = inspect.signature(type(self).__init__).parameters
+        changed = (
+            f"{name}={value!r}"
+            for name, value in self.get_params().items()
+            if value is not defaults[name].default and value != defaults[name].default
+        )
+        return f"{type(self).__name__}({', '.join(changed)})"
+
+
+class _Given(NamedTuple):
+    """The examples of a training.
+
+    Attributes:
+        table: the examples, whose labels are 0 and 1.
+        label: name of their column of labels.
+        weight: name of their column of weights, if there is one.
+        classes: the two classes.
+        uses: the fields of `RunConfig` about columns.
+        all_rows: whether all rows are trained on.
+    """
+
+    table: pa.Table
+    label: str
+    weight: str | None
+    classes: np.ndarray
+    uses: dict[str, Any]
+    all_rows: bool
+
+    @classmethod
+    def of(
+        cls,
+        X: Any,
+        y: Any,
+        sample_weight: Any,
+        columns: Mapping[str, str | None],
+        lists: Mapping[str, Sequence[str]],
+    ) -> _Given:
+        """The examples that `fit` was given; see there."""
+        if y is None and not is_table(X):
+            raise ValueError(
+                "Classifier requires y to be passed, but the target y is None; of a data frame "
+                "the labels can be a column: fit(df, label='clicked')"
+            )
+        table = to_table(X)
+        label, weight = columns["label"], columns["weight"]
+        for argument, names in {**{k: [v] for k, v in columns.items()}, **lists}.items():
+            if isinstance(names, str):
+                raise ValueError(f"{argument}: expected names of columns, got the text {names!r}")
+            for name in names:
+                if name is not None and name not in table.column_names:
+                    raise ValueError(
+                        f"{argument}: there is no column {name!r}, there are {table.column_names}"
+                    )
+        if sample_weight is not None:
+            if weight is not None:
+                raise ValueError("weight and sample_weight cannot both be given")
+            weight = _free_name("sample_weight", table)
+            weights = _weights(sample_weight, len(table))
+            table = table.append_column(weight, pa.array(weights))
+        counted = None if weight is None else _numbers(table.column(weight), weight)
+        if y is None:
+            label = "label" if label is None else label
+            if label not in table.column_names:
+                raise ValueError(
+                    f"Classifier requires y to be passed, but the target y is None, and there is "
+                    f"no column {label!r}; name the column of labels: label=. There are "
+                    f"{table.column_names}"
+                )
+            values = table.column(label)
+        elif label is not None:
+            raise ValueError("label and y cannot both be given")
+        else:
+            label, values = _free_name(str(getattr(y, "name", None) or "label"), table), y
+        found = cls._encoded(label, values, len(table))
+        classes = classes_of(label, found, counted)
+        uses: dict[str, Any] = {"label": [label], "weight": weight}
+        uses |= {"time": columns["time"], "group": columns["group"]}
+        uses |= {name: list(value) for name, value in lists.items()}
+        table = _with_column(table, label, encoded(label, found, classes))
+        return cls(table, label, weight, classes, uses, y is not None)
+
+    @staticmethod
+    def _encoded(label: str, values: Any, rows: int) -> Any:
+        """The labels, of which there must be as many as rows."""
+        values = to_vector(values, label)
+        if len(values) != rows:
+            raise ValueError(
+                f"Found input variables with inconsistent numbers of samples: {[rows, len(values)]}"
+                f": X has {rows} rows and y has {len(values)}"
+            )
+        return values
+
+    def more(self, examples: Any) -> pa.Table:
+        """Evaluation data, with the same columns.
+
+        Raises:
+            ValueError: labels are missing, or of neither class.
+        """
+        X, y, *others = examples if isinstance(examples, tuple) else (examples, None)
+        if others or (y is None and not is_table(X)):
+            raise ValueError("eval: expected a data frame with labels, or a pair (X, y)")
+        table = to_table(X)
+        values = _column(X, self.label) if y is None else self._encoded(self.label, y, len(table))
+        table = _with_column(table, self.label, encoded(self.label, values, self.classes))
+        if self.weight is not None and self.weight not in table.column_names:
+            table = table.append_column(self.weight, pa.array(np.ones(len(table))))
+        return table
+
+
+def _column(data: Any, name: str) -> pa.ChunkedArray:
+    """A column of a data frame.
+
+    Raises:
+        ValueError: it is not there.
+    """
+    if not is_table(data):
+        raise ValueError(f"y: expected the labels of {name_of(data)}, got None")
+    table = to_table(data)
+    if name not in table.column_names:
+        raise ValueError(
+            f"y: expected the labels, or a column {name!r}; there are {table.column_names}"
+        )
+    return table.column(name)
+
+
+def _with_column(table: pa.Table, name: str, values: pa.Array) -> pa.Table:
+    """The table with a column that is replaced, or added at its end."""
+    if name not in table.column_names:
+        return table.append_column(name, values)
+    return table.set_column(table.column_names.index(name), name, values)
+
+
+def _free_name(name: str, table: pa.Table) -> str:
+    while name in table.column_names:
+        name += "_"
+    return name
+
+
+def _weights(data: Any, rows: int) -> np.ndarray:
+    """Sample weights, float64 [rows]."""
+    weights = to_vector(data, "sample_weight")
+    if isinstance(weights, np.ndarray) and weights.ndim == 0:
+        weights = np.full(rows, weights)
+    if isinstance(weights, np.ndarray) and weights.ndim > 1:
+        raise ValueError(f"Sample weights must be 1D array or scalar, got shape {weights.shape}")
+    if len(weights) != rows:
+        raise ValueError(f"sample_weight.shape == ({len(weights)},), expected ({rows},)!")
+    numbers = _numbers(weights, "sample_weight")
+    if not (numbers > 0).any():
+        raise ValueError("sample_weight: all sample weights are zero")
+    return numbers
+
+
+def _numbers(values: Any, name: str) -> np.ndarray:
+    """Numbers that are at least 0, float64."""
+    try:
+        numbers = np.asarray(values, np.float64)
+    except (TypeError, ValueError) as e:
+        raise ValueError(f"{name}: expected numbers: {e}") from e
+    bad = ~(np.isfinite(numbers) & (numbers >= 0))
+    if bad.any():
+        row = int(bad.argmax())
+        raise ValueError(f"{name}: a weight must be a number >= 0, got {numbers[row]} in row {row}")
+    return numbers
+
+
+_OPTION = re.compile(r"--([a-z]+(?:-[a-z]+)*)")
+_ARGUMENTS = {"set": "options", "out": "folder"}
+
+
+@contextmanager
+def _clear_errors() -> Iterator[None]:
+    """Errors of a training as errors of an argument, which has the name of an option there."""
+    try:
+        yield
+    except UserError as e:
+
+        def argument(match: re.Match[str]) -> str:
+            return _ARGUMENTS.get(match[1], match[1].replace("-", "_"))
+
+        raise ValueError(_OPTION.sub(argument, str(e))) from e
