@@ -246,9 +246,11 @@ class Classifier:
         if config.model not in (AUTO, DEFAULT):
             check_options(config.model, builder_of(config.model), config.model_options)
         source = TableSource(config.data, given.table, uses=config.uses)
-        evaluation = source if given.all_rows else None
+        evaluation = None
         if held_out is not None:
             evaluation = TableSource(f"{config.data} (eval)", held_out, schema=source.schema)
+        elif given.all_rows:  # a reader of its own, as --eval of the command has
+            evaluation = TableSource(config.data, given.table, schema=source.schema)
         return train(config, source, evaluation, reporter=self._reporter())
 
     def _reporter(self) -> Reporter:
