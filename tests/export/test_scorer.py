@@ -350,11 +350,11 @@ def test_calibrated_models_score_as_in_keras(tmp_path, model, kind):
     else:
         layer = layers.PlattScaling(from_logits=kind != "platt", name="calibration")
     calibrated = tf.keras.Model(model.input, layer(model.output))
-    with pytest.raises(ValueError, match="'calibration' is not fitted"):
+    with pytest.raises(ValueError, match="'calibration' is not adapted"):
         export.to_scorer(calibrated, tmp_path / "s")
     rng = np.random.default_rng(2)
     scores = rng.random(500).astype(np.float32)
-    layer.fit(scores, (rng.random(500) < scores**2).astype(np.float32))
+    layer.adapt(scores, (rng.random(500) < scores**2).astype(np.float32))
     ids, values, splits = batch(50, 4)
     got = scorer_of(calibrated, tmp_path / "s").predict(ids, values, splits)
     np.testing.assert_allclose(got, calibrated(ragged(ids, values, splits)), rtol=0, atol=1e-6)

@@ -113,7 +113,7 @@ def calibrations_fit_and_calibrate():
     labels = (scores[:, 0] > 0.3).astype(np.float32)
     found = {}
     for layer in (layers.PlattScaling(), layers.IsotonicCalibration()):
-        layer.fit(scores, labels)
+        layer.adapt(scores, labels)
         found[layer.name.split("_")[0]] = tf.function(layer)(
             tf.constant(scores, tf.float32)
         ).numpy()

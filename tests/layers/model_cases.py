@@ -129,7 +129,7 @@ def _discretized(layer, seed, labels=False):
 
 
 def _calibrated(layer, seed):
-    layer.fit(_random(seed).random(200), _labels(seed))
+    layer.adapt(_random(seed).random(200), _labels(seed))
     return layer
 
 

@@ -29,7 +29,7 @@ def examples(seed, n, units=None):
 
 def fitted(kind, units=None, seed=0, n=300, **kwargs):
     layer = kind(units or 1, **kwargs)
-    layer.fit(*examples(seed, n, units))
+    layer.adapt(*examples(seed, n, units))
     return layer
 
 
@@ -48,7 +48,7 @@ def test_unsmoothed_isotonic_equals_scikit_learn(n, seed, digits, weighted):
     scores = np.round(scores, digits)
     weights = weights if weighted else None
     layer = IsotonicCalibration(smoothing=0)
-    layer.fit(scores, labels, weights)
+    layer.adapt(scores, labels, weights)
     want = IsotonicRegression(out_of_bounds="clip").fit(scores.astype(float), labels, weights)
     probes = np.concatenate([scores, PROBES[1:-1]])
     np.testing.assert_allclose(layer(probes), want.predict(probes.astype(float)), atol=2e-6)
@@ -67,7 +67,7 @@ def test_isotonic_is_non_decreasing_even_with_rounding(n, seed):
 def test_calibrated_data_keep_their_mean():
     scores, labels, weights = examples(1, 2000)
     layer = IsotonicCalibration()
-    layer.fit(scores, labels, weights)
+    layer.adapt(scores, labels, weights)
     assert abs(scores.mean() - labels.mean()) > 0.02
     got = np.average(layer(scores), weights=weights)
     assert got == pytest.approx(np.average(labels, weights=weights), abs=1e-3)
@@ -76,7 +76,7 @@ def test_calibrated_data_keep_their_mean():
 def test_with_smoothing_no_probability_is_0_or_1():
     scores = np.array([0.1, 0.2, 0.8, 0.9], np.float32)
     layer = IsotonicCalibration(smoothing=1)
-    layer.fit(scores, [0, 0, 1, 1])
+    layer.adapt(scores, [0, 0, 1, 1])
     np.testing.assert_allclose(layer(scores), [1 / 6, 1 / 6, 5 / 6, 5 / 6], rtol=1e-6)
     sharp = IsotonicCalibration(smoothing=0)
     sharp.fit(scores, [0, 0, 1, 1])
@@ -86,14 +86,14 @@ def test_with_smoothing_no_probability_is_0_or_1():
 def test_tiny_scores_are_distinguished():
     scores = np.float32(1e-8) * np.arange(1, 9, dtype=np.float32)
     layer = IsotonicCalibration(smoothing=0)
-    layer.fit(scores, [0, 0, 0, 0, 1, 1, 1, 1])
+    layer.adapt(scores, [0, 0, 0, 0, 1, 1, 1, 1])
     np.testing.assert_array_equal(layer(scores), [0, 0, 0, 0, 1, 1, 1, 1])
 
 
 def test_platt_is_logistic_regression_on_smoothed_labels():
     scores, labels, weights = examples(2, 400)
     layer = PlattScaling()
-    layer.fit(scores, labels, weights)
+    layer.adapt(scores, labels, weights)
     positive, negative = np.sum(weights * labels), np.sum(weights * (1 - labels))
     targets = np.where(labels == 1, (positive + 1) / (positive + 2), 1 / (negative + 2))
     x = np.log(scores / (1 - scores.astype(np.float64)))
@@ -121,7 +121,7 @@ def test_platt_takes_logits_of_any_unit(unit):
 @pytest.mark.parametrize("labels", [[0, 0, 0, 0], [1, 1, 1, 1], [0, 0, 1, 1], [1, 1, 0, 0]])
 def test_platt_has_a_solution_for_any_labels(labels):
     layer = PlattScaling()
-    layer.fit([0.1, 0.2, 0.7, 0.9], labels)
+    layer.adapt([0.1, 0.2, 0.7, 0.9], labels)
     out = layer(PROBES).numpy()
     assert ((out > 0) & (out < 1)).all()
     assert abs(out[-1] - out[0]) > 0.3 or len(set(labels)) == 1
@@ -130,14 +130,14 @@ def test_platt_has_a_solution_for_any_labels(labels):
 @both
 def test_a_constant_score_becomes_the_base_rate(kind):
     layer = kind()
-    layer.fit(np.full(400, 0.9), np.arange(400) < 100)
+    layer.adapt(np.full(400, 0.9), np.arange(400) < 100)
     np.testing.assert_allclose(layer(PROBES), 0.25, atol=5e-3)
 
 
 @both
 def test_one_example_is_enough(kind):
     layer = kind()
-    layer.fit([0.3], [1.0])
+    layer.adapt([0.3], [1.0])
     assert np.isfinite(layer(PROBES)).all()
 
 
@@ -255,13 +255,13 @@ def test_a_saved_model_keeps_the_state_bit_for_bit(kind, tmp_path):
 @both
 def test_a_call_before_fit_is_an_error(kind):
     layer = kind()
-    assert not layer.fitted
-    with pytest.raises(ValueError, match=f"{kind.__name__} '.*' is not fitted: call fit"):
+    assert not layer.adapted
+    with pytest.raises(ValueError, match=f"{kind.__name__} '.*' is not adapted: call adapt"):
         layer(PROBES)
-    with pytest.raises(tf.errors.InvalidArgumentError, match="is not fitted"):
+    with pytest.raises(tf.errors.InvalidArgumentError, match="is not adapted"):
         tf.function(lambda x: layer(x))(tf.constant([0.5]))
-    layer.fit([0.5, 0.6], [0, 1])
-    assert layer.fitted
+    layer.adapt([0.5, 0.6], [0, 1])
+    assert layer.adapted
 
 
 @both
@@ -295,7 +295,7 @@ def test_bad_data_are_refused_and_change_nothing(kind, arguments, message):
     layer = fitted(kind)
     before = layer(PROBES).numpy()
     with pytest.raises(ValueError, match=message):
-        layer.fit(*arguments)
+        layer.adapt(*arguments)
     np.testing.assert_array_equal(layer(PROBES), before)
 
 
@@ -331,6 +331,6 @@ def test_without_scikit_learn_only_isotonic_fitting_fails_and_says_what_to_do(mo
     layer = fitted(IsotonicCalibration)
     monkeypatch.setitem(sys.modules, "sklearn.isotonic", None)  # as if it were not installed
     with pytest.raises(ImportError, match=r'pip install "twml_ops\[calibrate\]"'):
-        layer.fit([0.5], [1.0])
+        layer.adapt([0.5], [1.0])
     assert np.isfinite(layer(PROBES)).all()
     fitted(PlattScaling)

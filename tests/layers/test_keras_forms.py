@@ -170,7 +170,7 @@ def learned():
     parts = [layers.SparseLinear(1, layer.output_dim)(layer(inputs)) for layer in (buckets, hashed)]
     score = tf.keras.layers.Activation("sigmoid")(tf.keras.layers.Add()(parts))
     calibration = layers.IsotonicCalibration()
-    calibration.fit(np.random.default_rng(5).random((ROWS, 1)), labels)
+    calibration.adapt(np.random.default_rng(5).random((ROWS, 1)), labels)
     return tf.keras.Model(inputs, calibration(score)), [ids, values]
 
 

@@ -128,7 +128,7 @@ def test_a_whole_model_trains_by_stateless_calls():
     buckets = discretizer(layers.MaxNorm(N)([ids, values]))
     product = layers.SparseLinear(1, discretizer.output_dim)(buckets)
     calibration = layers.PlattScaling(from_logits=True)
-    calibration.fit([-1.0, 0.0, 1.0, 2.0], [0, 1, 0, 1])
+    calibration.adapt([-1.0, 0.0, 1.0, 2.0], [0, 1, 0, 1])
     model = tf.keras.Model([ids, values], calibration(product))
     before = values_of(model.variables)
     boundaries = discretizer.state_variables[1].numpy()

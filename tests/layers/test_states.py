@@ -67,13 +67,13 @@ def count_statistics():
 
 def isotonic():
     layer = layers.IsotonicCalibration(1)
-    layer.fit(1 / (1 + np.exp(-2 * VALUES[:, 4])), LABELS.astype(np.float32))
+    layer.adapt(1 / (1 + np.exp(-2 * VALUES[:, 4])), LABELS.astype(np.float32))
     return layer, layer.state_variables
 
 
 def platt():
     layer = layers.PlattScaling(1)
-    layer.fit(1 / (1 + np.exp(-2 * VALUES[:, 4])), LABELS.astype(np.float32))
+    layer.adapt(1 / (1 + np.exp(-2 * VALUES[:, 4])), LABELS.astype(np.float32))
     return layer, layer.state_variables
 
 

@@ -231,7 +231,7 @@ def test_calibrations_and_ranking_metrics():
     scores = rng.random((500, 1)).astype(np.float32)
     labels = (rng.random((500, 1)) < scores**2).astype(np.float32)
     for layer in (layers.IsotonicCalibration(), layers.PlattScaling()):
-        layer.fit(scores, labels)
+        layer.adapt(scores, labels)
         ratio = metrics.CalibrationRatio()
         ratio.update_state(labels, layer(scores))
         assert float(ratio.result()) == pytest.approx(1.0, abs=0.02)

@@ -251,8 +251,8 @@ def _standardize(program: Program, layer: Any, call: LayerCall) -> list[Any]:
 
 def _calibration(op: str, *options: str) -> CompileLayer:
     def compile_layer(program: Program, layer: Any, call: LayerCall) -> list[Any]:
-        if not layer.fitted:
-            raise ValueError(f"layer {layer.name!r} is not fitted: call fit(scores, labels)")
+        if not layer.adapted:
+            raise ValueError(f"layer {layer.name!r} is not adapted: call adapt(scores, labels)")
         register, out = program.dense(call.inputs[0], layer.name), program.new()
         variables = zip(layer.state_names, layer.state_variables, strict=True)
         arrays = {name: program.value(variable) for name, variable in variables}

@@ -35,7 +35,7 @@ class Column(NamedTuple):
 class Calibration(ResizableState, tf.keras.layers.Layer):
     """Base of the layers that map scores to probabilities, each unit (column) by its own curve.
 
-    The state is in variables whose size `fit` or a checkpoint determines; they are empty before.
+    The state is in variables whose size `adapt` or a checkpoint determines; they are empty before.
     The last of the `state_variables` is the base rate of each unit, float32 [units].
     """
 
@@ -61,11 +61,11 @@ class Calibration(ResizableState, tf.keras.layers.Layer):
                 setattr(self, f"_{name}", variable)  # checkpoints of Keras 3 ignore lists
 
     @property
-    def fitted(self) -> bool:
-        """Whether the layer has a state, from `fit` or loaded."""
+    def adapted(self) -> bool:
+        """Whether the layer has a state, from `adapt` or loaded."""
         return self._has_state
 
-    def fit(self, scores: Any, labels: Any, sample_weight: Any = None) -> None:
+    def adapt(self, scores: Any, labels: Any, sample_weight: Any = None) -> None:
         """Fits the curve of each unit, replacing earlier ones.
 
         Use data that the model was not trained on. Examples whose score is NaN or whose weight is 0
@@ -105,18 +105,20 @@ class Calibration(ResizableState, tf.keras.layers.Layer):
 
         Returns:
             Probabilities of the same shape, float32. A NaN score gives NaN, or with
-            `nan="base_rate"` the mean label of the data that the layer was fitted on.
+            `nan="base_rate"` the mean label of the data that the layer was adapted to.
 
         Raises:
-            ValueError: The shape is wrong, or the layer has not been fitted.
+            ValueError: The shape is wrong, or the layer has not been adapted.
         """
         scores = tf.cast(tf.convert_to_tensor(inputs), tf.float32)
         self._check_shape(scores.shape)
-        unfitted = f"{type(self).__name__} '{self.name}' is not fitted: call fit(scores, labels)"
-        if tf.executing_eagerly() and not self.fitted:
-            raise ValueError(unfitted)
+        unadapted = (
+            f"{type(self).__name__} '{self.name}' is not adapted: call adapt(scores, labels)"
+        )
+        if tf.executing_eagerly() and not self.adapted:
+            raise ValueError(unadapted)
         rates = self.state_variables[-1].read_value()
-        with tf.control_dependencies([tf.debugging.assert_positive(tf.size(rates), unfitted)]):
+        with tf.control_dependencies([tf.debugging.assert_positive(tf.size(rates), unadapted)]):
             columns = tf.transpose(tf.reshape(scores, [-1, self.units]))
         nan = tf.math.is_nan(columns)
         calibrated = self._curves(tf.where(nan, tf.zeros_like(columns), columns))

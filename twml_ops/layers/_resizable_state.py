@@ -1,4 +1,4 @@
-"""State of a size known only after `fit`, `adapt` or loading, in plain variables."""
+"""State of a size known only after `adapt` or loading, in plain variables."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class ResizableState:
 
     @property
     def _has_state(self) -> bool:
-        """Whether there is a state, from `fit`, `adapt` or a file: the last variable has items."""
+        """Whether there is a state, from `adapt` or a file: the last variable has items."""
         return int(tf.size(self.state_variables[-1].read_value())) > 0
 
     def _reference(self) -> dict[str, int]:

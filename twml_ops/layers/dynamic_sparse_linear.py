@@ -168,9 +168,9 @@ class DynamicSparseLinear(tf.keras.layers.Layer):
         lookup, linear = self.lookup.get_config(), self.linear.get_config()
         names = ("capacity", "min_count", "eviction", "max_age", "sketch_width")
         of_linear = ("units", "activation", "use_bias", "kernel_initializer", "bias_initializer")
-        of_linear += ("kernel_regularizer", "bias_regularizer", "bias_constraint")
+        penalties = ("kernel_regularizer", "bias_regularizer", "bias_constraint")
         return {
             **config,
             **{name: lookup[name] for name in (*names, "seed")},
-            **{name: linear[name] for name in (*of_linear, "kernel_dtype")},
+            **{name: linear[name] for name in (*of_linear, *penalties, "kernel_dtype")},
         }

@@ -17,7 +17,7 @@ from twml_ops.layers._calibration import Calibration, Column
 class IsotonicCalibration(Calibration):
     """Maps scores to probabilities by the best-fitting non-decreasing curve.
 
-    `fit` runs the pool-adjacent-violators algorithm (Ayer et al. 1955, "An Empirical Distribution
+    `adapt` runs the pool-adjacent-violators algorithm (Ayer et al. 1955, "An Empirical Distribution
     Function for Sampling with Incomplete Information"; for classifiers Zadrozny and Elkan 2002,
     "Transforming Classifier Scores into Accurate Multiclass Probability Estimates") of
     scikit-learn, which only fitting needs, and stores the knots of the curve. The layer
@@ -92,7 +92,7 @@ def _pool_adjacent_violators(
         from sklearn.isotonic import IsotonicRegression
     except ImportError as e:
         raise ImportError(
-            "IsotonicCalibration.fit needs scikit-learn (the fitted layer does not): "
+            "IsotonicCalibration.adapt needs scikit-learn (the adapted layer does not): "
             'pip install "twml_ops[calibrate]"'
         ) from e
     # As float32, like in the layer: scikit-learn must not separate scores that are equal there.

@@ -20,7 +20,7 @@ class PlattScaling(Calibration):
     """Maps scores to sigmoid(a · logit + b), with a and b for each unit.
 
     Platt 1999, "Probabilistic Outputs for Support Vector Machines and Comparisons to Regularized
-    Likelihood Methods". `fit` maximizes the likelihood by Newton's method with backtracking (Lin,
+    Likelihood Methods". `adapt` maximizes the likelihood by Newton's method with backtracking (Lin,
     Lin and Weng 2007, "A Note on Platt's Probabilistic Outputs for Support Vector Machines"). As
     Platt proposes, labels are moved away from 0 and 1 to 1 / (N− + 2) and (N+ + 1) / (N+ + 2),
     where N± are the weights of both classes, so that separable data have a solution too. A few

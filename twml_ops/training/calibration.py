@@ -32,7 +32,7 @@ def fit_calibration(
         only = f"only labels of {scores.labels[0]:g}" if len(scores.labels) else "no examples"
         raise UserError(f"{data}: has {only}, expected both classes to calibrate with")
     layer = METHODS[method](name=name)
-    layer.fit(scores.predictions, scores.labels, scores.weights)
+    layer.adapt(scores.predictions, scores.labels, scores.weights)
     return layer
 
 
