@@ -1,4 +1,4 @@
-"""Calls that a type checker accepts or refuses. mypy, in `make lint`, is the test: nothing runs them.
+"""Calls that a type checker accepts or refuses. mypy in `make lint` is the test; nothing runs them.
 
 A comment that ignores an error is an error itself where there is none.
 """
