@@ -79,7 +79,7 @@ def test_with_smoothing_no_probability_is_0_or_1():
     layer.adapt(scores, [0, 0, 1, 1])
     np.testing.assert_allclose(layer(scores), [1 / 6, 1 / 6, 5 / 6, 5 / 6], rtol=1e-6)
     sharp = IsotonicCalibration(smoothing=0)
-    sharp.fit(scores, [0, 0, 1, 1])
+    sharp.adapt(scores, [0, 0, 1, 1])
     np.testing.assert_array_equal(sharp(scores), [0, 0, 1, 1])
 
 
@@ -113,8 +113,8 @@ def test_platt_takes_logits_of_any_unit(unit):
     scores, labels, _ = examples(3, 500)
     logits = np.log(scores / (1 - scores.astype(np.float64)))
     plain, scaled = PlattScaling(from_logits=True), PlattScaling(from_logits=True)
-    plain.fit(logits, labels)
-    scaled.fit(logits * unit, labels)
+    plain.adapt(logits, labels)
+    scaled.adapt(logits * unit, labels)
     np.testing.assert_allclose(scaled(logits * unit), plain(logits), rtol=1e-4)
 
 
@@ -147,7 +147,7 @@ def test_each_unit_has_its_own_curve(kind):
     together = fitted(kind, 3, seed=4, n=200)
     for unit in range(3):
         alone = kind()
-        alone.fit(scores[:, unit], labels[:, unit], weights[:, unit])
+        alone.adapt(scores[:, unit], labels[:, unit], weights[:, unit])
         np.testing.assert_allclose(together(scores)[:, unit], alone(scores[:, unit]), rtol=1e-6)
 
 
@@ -176,10 +176,10 @@ def test_a_nan_score_is_nan_or_the_base_rate(kind):
 def test_nan_scores_and_weights_of_zero_are_not_fitted_on(kind):
     scores, labels, weights = examples(5, 100)
     want = kind()
-    want.fit(scores[:50], labels[:50], weights[:50])
+    want.adapt(scores[:50], labels[:50], weights[:50])
     got = kind()
     weights[50:75], scores[75:] = 0, np.nan
-    got.fit(scores, labels, weights)
+    got.adapt(scores, labels, weights)
     for a, b in zip(got.state_variables, want.state_variables, strict=True):
         np.testing.assert_array_equal(a, b)
 
