@@ -57,6 +57,7 @@ def test_prediction_is_a_probability_for_each_example_in_order(libsvm_run, tmp_p
     np.testing.assert_allclose(np.loadtxt(tmp_path / "p.txt"), want, rtol=1e-5)
 
 
+@pytest.mark.one_tf
 def test_a_fast_export_says_what_it_needs(libsvm_run, tmp_path, capsys):
     main(["export", str(libsvm_run), str(tmp_path / "served"), "--format", "fast"])
     assert "import twml_ops.ops" in capsys.readouterr().out
