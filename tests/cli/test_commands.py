@@ -11,9 +11,10 @@ import tensorflow as tf
 
 import twml_ops
 from tests.trained_runs import write_criteo, write_libsvm
-from twml_ops import models
+from twml_ops import models, ops
 from twml_ops.cli import main
 from twml_ops.core import Scorer
+from twml_ops.report.run_files import _write_saved_model
 from twml_ops.training.trained_run import TrainedRun
 
 
@@ -225,3 +226,24 @@ def test_exports_take_the_raw_columns_of_a_run(fields_run, tmp_path, form, capsy
         assert done.returncode == 0, done.stderr
         got = np.load(tmp_path / "got.npy")
     np.testing.assert_allclose(got[:, 0], want, atol=1e-5)
+
+
+@pytest.mark.one_tf
+def test_a_model_without_a_stock_form_keeps_a_saved_model(tmp_path):
+    table = tf.ones([5, 1])
+
+    @tf.function(autograph=False)
+    def product(ids):  # traced with our ops before the export
+        flat = tf.reshape(ids, [-1])
+        return ops.sparse_linear(flat, None, tf.range(tf.size(flat, tf.int64) + 1), table)
+
+    class Traced(tf.keras.layers.Layer):
+        def call(self, ids):
+            return product(ids)
+
+    inputs = tf.keras.Input([1], dtype="int64")
+    model = tf.keras.Model(inputs, Traced()(inputs))
+    with pytest.warns(UserWarning, match="needs `import twml_ops.ops`: the model contains Twml>"):
+        _write_saved_model(model, tmp_path / "saved_model")
+    loaded = tf.saved_model.load(str(tmp_path / "saved_model"))
+    np.testing.assert_array_equal(loaded(tf.constant([[3]], tf.int64)), [[1]])
