@@ -14,7 +14,7 @@ from tests.trained_runs import write_criteo, write_libsvm
 from twml_ops import models, ops
 from twml_ops.cli import main
 from twml_ops.core import Scorer
-from twml_ops.report.run_files import _write_saved_model
+from twml_ops.report.run_files import write_saved_model
 from twml_ops.training.trained_run import TrainedRun
 
 
@@ -244,6 +244,6 @@ def test_a_model_without_a_stock_form_keeps_a_saved_model(tmp_path):
     inputs = tf.keras.Input([1], dtype="int64")
     model = tf.keras.Model(inputs, Traced()(inputs))
     with pytest.warns(UserWarning, match="needs `import twml_ops.ops`: the model contains Twml>"):
-        _write_saved_model(model, tmp_path / "saved_model")
+        write_saved_model(tmp_path / "saved_model", model)
     loaded = tf.saved_model.load(str(tmp_path / "saved_model"))
     np.testing.assert_array_equal(loaded(tf.constant([[3]], tf.int64)), [[1]])
