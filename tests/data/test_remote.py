@@ -120,6 +120,11 @@ def test_objects_give_the_same_blocks_as_local_files(name, store, tmp_path):
             np.testing.assert_array_equal(rows.ids, other.ids)
             if rows.values is not None:
                 assert rows.values.tobytes() == other.values.tobytes()
+    types = local.column_types()
+    assert there.column_types() == types
+    if types:
+        one, two = (pa.Table.from_batches(s.raw_columns(types)) for s in (local, there))
+        assert one.equals(two)
     if local.num_examples() == ROWS:
         parts = [sum(map(len, there.shard(k, 2).blocks())) for k in range(2)]
         assert sum(parts) == ROWS
