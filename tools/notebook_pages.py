@@ -1,7 +1,6 @@
 """A hook of mkdocs: notebooks of docs are pages of the site, without outputs.
 
-`docs/tutorial.ipynb` becomes `tutorial.md`, to which other pages link, and stays a file of the
-site.
+`docs/tutorial.ipynb` becomes `tutorial.md`, to which other pages link, and stays a file as well.
 """
 
 from __future__ import annotations

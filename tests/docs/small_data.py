@@ -10,6 +10,8 @@ import zipfile
 from pathlib import Path
 
 import numpy as np
+from pyarrow import csv as arrow_csv
+from pyarrow import parquet
 
 from examples import click_log
 from tests.docs.pages import ROOT
@@ -34,6 +36,9 @@ def write(folder: Path) -> None:
         write_libsvm(folder / name, 300, seed)
     for seed, name in enumerate(("clicks.csv", "later.csv", "logs/clicks.csv")):
         _write_clicks(folder / name, seed)
+    day = folder / "days" / "day=2024-04-01"
+    day.mkdir(parents=True)
+    parquet.write_table(arrow_csv.read_csv(folder / "later.csv"), day / "part.parquet")
     with open(folder / "ads.csv", "w", newline="", encoding="utf-8") as file:
         rng = np.random.default_rng(0)
         rows = zip(

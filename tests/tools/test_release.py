@@ -1,5 +1,6 @@
 """What is checked before a release, and what a wheel says about itself."""
 
+import ast
 import re
 import subprocess
 import sys
@@ -139,6 +140,46 @@ def test_the_documents_and_the_metadata_name_the_same_pythons():
         assert set(re.findall(r"Python (3\.\d+ to 3\.\d+)", text)) == {f"{oldest} to {newest}"}, (
             page
         )
+
+
+# What came with Python 3.11 and later, by module.
+NEWER = {
+    "asyncio": {"Barrier", "Runner", "TaskGroup", "timeout"},
+    "contextlib": {"chdir"},
+    "datetime": {"UTC"},
+    "enum": {"EnumCheck", "ReprEnum", "StrEnum", "member", "nonmember", "verify"},
+    "hashlib": {"file_digest"},
+    "inspect": {"getmembers_static"},
+    "itertools": {"batched"},
+    "math": {"cbrt", "exp2", "sumprod"},
+    "operator": {"call"},
+    "os": {"process_cpu_count"},
+    "sys": {"exception"},
+    "tomllib": {"load", "loads"},
+    "typing": {"LiteralString", "Never", "NotRequired", "Required", "Self", "TypeVarTuple"}
+    | {"Unpack", "assert_never", "assert_type", "override", "reveal_type"},
+}
+
+
+def newer_names(path):
+    """What a file uses that the oldest Python of the metadata lacks."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"), feature_version=(3, 10))):
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+            used = [(node.value.id, node.attr)]
+        elif isinstance(node, ast.ImportFrom):
+            used = [(node.module, alias.name) for alias in node.names]
+        elif isinstance(node, ast.Import):
+            used = [(alias.name, "load") for alias in node.names]
+        else:
+            continue
+        yield from (f"{path.name}: {m}.{n}" for m, n in used if n in NEWER.get(m, ()))
+
+
+def test_the_package_uses_nothing_that_the_oldest_python_lacks(tmp_path):
+    files = [*(ROOT / "twml_ops").rglob("*.py"), ROOT / "native_build.py", ROOT / "setup.py"]
+    assert [name for path in files for name in newer_names(path)] == []
+    (tmp_path / "a.py").write_text("import datetime, tomllib\nx = datetime.UTC\n")
+    assert len(list(newer_names(tmp_path / "a.py"))) == 2
 
 
 def test_the_documents_and_the_metadata_name_the_same_tensorflows():

@@ -167,7 +167,7 @@ def _is_not_from(start: float) -> Keep:
 def time_text(time: float) -> str:
     """A time as a date if it can be seconds since 1970, otherwise as the number that it is."""
     if 10**8 <= time < 10**10:
-        date = datetime.datetime.fromtimestamp(time, datetime.UTC)
+        date = datetime.datetime.fromtimestamp(time, datetime.timezone.utc)
         return date.strftime("%Y-%m-%d %H:%M:%S")
     return f"{time:.10g}"
 
