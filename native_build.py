@@ -394,9 +394,9 @@ def run_ninja(root: Path, ninja: NinjaFile, name: str, targets: list[str]) -> li
     logs = directory / ninja.log_folder
     logs.mkdir(parents=True, exist_ok=True)
     script = directory / f"{name}.ninja"
-    ninja.write(script)
     with open(logs / ".lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
+        ninja.write(script)
         if importlib.util.find_spec("ninja") is None:
             ninja.run(directory)
             return [directory / target for target in targets]
