@@ -257,10 +257,12 @@ def test_importing_is_cheap_and_mistakes_are_found_before_tensorflow_is_imported
 def test_nothing_but_arrow_and_numpy_is_needed(tmp_path):
     clicks().drop(columns=["tags"]).to_parquet(tmp_path / "a.parquet")
     code = """
-import sys
-for name in ("sklearn", "pandas", "polars"):
-    sys.modules[name] = None
-import pickle
+import pickle, sys
+class Missing:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in ("sklearn", "pandas", "polars"):
+            raise ModuleNotFoundError(name)
+sys.meta_path.insert(0, Missing())
 from pyarrow import parquet
 from twml_ops import Classifier
 table = parquet.read_table(sys.argv[1])

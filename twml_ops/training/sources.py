@@ -153,8 +153,7 @@ def learn_features(
     return known if schema.categorical else None, statistics
 
 
-@contextlib.contextmanager
-def checked_features(run: Path, source: Source) -> Iterator[None]:
+def checked_features(run: Path, source: Source) -> contextlib.AbstractContextManager[None]:
     """In its block, what datasets of a source read is compared with what a run has seen.
 
     At its end warnings name the fields of which nearly all categories are unknown, and the features
@@ -164,14 +163,13 @@ def checked_features(run: Path, source: Source) -> Iterator[None]:
         run: folder of the run.
         source: data for its model.
 
-    Yields:
-        Nothing.
+    Returns:
+        A context manager.
 
     Raises:
         ValueError: a file of the run is damaged.
     """
-    with compared_features(KnownCategories.load(run), Statistics.load(run), source):
-        yield
+    return compared_features(KnownCategories.load(run), Statistics.load(run), source)
 
 
 @contextlib.contextmanager
