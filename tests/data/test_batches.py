@@ -5,8 +5,9 @@ import pytest
 import tensorflow as tf
 
 from twml_ops.data import batches, order
-from twml_ops.data.block import Block, Rows
-from twml_ops.data.layouts import Ragged
+from twml_ops.data.block import Block, Categories, Numbers, Rows
+from twml_ops.data.layouts import Fields, Ragged
+from twml_ops.data.schema import Schema
 
 GROUPS = {"sparse": True, "categorical": False}
 
@@ -99,3 +100,28 @@ def test_an_unknown_number_of_examples_is_an_unknown_cardinality():
     dataset = read([5], 2, known=False)
     assert dataset.cardinality() == tf.data.UNKNOWN_CARDINALITY
     assert order_of(dataset) == [[0, 1], [2, 3], [4]]
+
+
+@pytest.mark.parametrize("layout", ["ragged", "fields"])
+def test_tensorflow_never_gets_the_memory_of_a_block(layout):
+    """TensorFlow 2.15 writes into the row splits that a generator has yielded."""
+    rows = Rows.from_lengths(np.array([0, 2, 1]), np.arange(3), np.ones(3, np.float32))
+    bag = Rows.from_lengths(np.array([1, 0, 2]), np.arange(3))
+    groups = {
+        "continuous": Numbers(np.ones((3, 2), np.float32)),
+        "categorical": Categories(np.ones((1, 3), np.int64).T, {1: bag}),
+        "sparse": rows,
+    }
+    columns = {"weight": np.ones(3, np.float32), "row_keys": np.arange(3)}
+    block = Block(np.ones(3, np.float32), groups, columns)
+    schema = Schema(("a", "b"), ("c", "d"), 8, "l", bags=("d",), weight="weight")
+    forms = {"ragged": Ragged(schema.groups, weighted=True), "fields": Fields(schema, keyed=True)}
+    got = tf.nest.flatten(forms[layout].arrays(block))
+    kept = [block.labels, *columns.values(), groups["continuous"].table]
+    for part in (rows, bag, groups["categorical"].rows):
+        kept += [part.row_splits, part.ids] + ([] if part.values is None else [part.values])
+    kept.append(groups["categorical"].table)
+    kept += [groups["continuous"].rows.row_splits, groups["continuous"].rows.values]
+    assert len(got) >= 8
+    assert not any(np.shares_memory(g, k) for g in got for k in kept)
+    assert all(g.flags.c_contiguous for g in got)

@@ -32,9 +32,14 @@ class Layout(ABC):
         self.weighted = weighted
 
     def arrays(self, block: Block) -> Any:
-        """The block's NumPy arrays, of the structure of `signature`."""
-        weights = (block.columns["weight"],) if self.weighted else ()
-        return block.labels, self._features(block), weights
+        """The block's NumPy arrays, of the structure of `signature`, as copies.
+
+        Ops may write their results into the memory of arrays that a generator has yielded, as those
+        of TensorFlow 2.15 do with row splits, and a block may be read again.
+        """
+        weights = (_copy(block.columns["weight"]),) if self.weighted else ()
+        features = {name: tuple(map(_copy, x)) for name, x in self._features(block).items()}
+        return _copy(block.labels), features, weights
 
     def signature(self, batch_size: int | None) -> Any:
         """The tensors' types; `batch_size` if all batches have it."""
@@ -119,7 +124,7 @@ class Fields(Layout):
                     f"schema names {len(schema.fields)}"
                 )
             if schema.fields:
-                arrays["categorical"] = (np.ascontiguousarray(categories.table),)
+                arrays["categorical"] = (categories.table,)
             for name in schema.bags:
                 rows = categories.bags[schema.categorical.index(name)]
                 arrays[bag_name(name)] = _rows_arrays(rows)
@@ -171,6 +176,10 @@ def layout_of(schema: Schema, name: LayoutName) -> Layout:
     if name in ("fields", "keyed_fields"):
         return Fields(schema, keyed=name == "keyed_fields")
     raise ValueError(f'layout must be "ragged", "fields" or "keyed_fields", got {name!r}')
+
+
+def _copy(array: Array) -> Array:
+    return np.array(array, order="C")
 
 
 def _rows_arrays(rows: Group) -> tuple[Array, ...]:
