@@ -16,7 +16,7 @@ import tensorflow
 print(*tensorflow.FOUND)
 import sklearn, matplotlib.pyplot
 print(sklearn.VALUE, matplotlib.pyplot.VALUE)
-assert not any(type(f).__module__.startswith("twml_ops") for f in sys.meta_path)
+assert not any(type(f).__module__ == _deferred_imports.__name__ for f in sys.meta_path)
 """
 TENSORFLOW = """
 import sys
