@@ -156,6 +156,7 @@ def test_explanations_and_plots_come_from_the_same_analyses(fitted, frame):
     assert len(figures[-1].axes[0].patches) == 3
 
 
+@pytest.mark.one_tf
 def test_a_fit_that_fails_keeps_the_model_and_another_one_replaces_it(frame, capsys):
     random.seed(7), np.random.seed(7)  # noqa: NPY002
     expected = random.random(), np.random.rand()  # noqa: NPY002
@@ -186,6 +187,7 @@ def test_a_fit_that_fails_keeps_the_model_and_another_one_replaces_it(frame, cap
     assert capsys.readouterr().out == ""
 
 
+@pytest.mark.one_tf
 def test_labels_in_y_train_on_all_rows_and_a_leak_is_a_warning(frame):
     X, y = frame.drop(columns=["clicked", "at"]), frame["clicked"]
     with pytest.warns(UserWarning, match="The feature after alone has an AUC of 1.0000"):

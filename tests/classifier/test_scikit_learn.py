@@ -77,6 +77,7 @@ def test_clones_have_the_parameters_and_no_model(fitted):
     )
 
 
+@pytest.mark.one_tf
 def test_it_ends_pipelines_and_is_cross_validated():
     frame = clicks(600).drop(columns=["tags", "at"])
     labels = frame.pop("clicked")
