@@ -138,7 +138,7 @@ def machine() -> str:
 
 
 def main() -> None:
-    """Measures what the command line asks for."""
+    """Tries the pairs of Python and TensorFlow that the command line names."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("dist", type=Path, help="folder of the wheels")
     parser.add_argument("--python", action="append", help="interpreter; can be repeated")

@@ -8,9 +8,9 @@ for certain, so that the share of unknown ones among them estimates that of all.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +24,7 @@ UNKNOWN_SHARE = 0.9
 _FORMAT = 1
 
 Array = NDArray[Any]
+_T = TypeVar("_T")
 
 
 class Count(NamedTuple):
@@ -108,14 +109,7 @@ class KnownCategories:
         Raises:
             ValueError: the file is damaged.
         """
-        path = folder / CATEGORIES_FILE
-        if not path.exists():
-            return None
-        try:
-            with np.load(path, allow_pickle=False) as saved:
-                return cls._of(saved)
-        except Exception as e:  # NumPy and zipfile have many
-            raise ValueError(f"{path}: damaged, or of another version: {e}") from e
+        return read_arrays(folder / CATEGORIES_FILE, cls._of)
 
     @classmethod
     def _of(cls, saved: Mapping[str, Array]) -> KnownCategories:
@@ -126,3 +120,25 @@ class KnownCategories:
             made._bits[name] = int(np.clip(saved["bits"][i], 0, 62))
             made._ids[name] = np.unique(saved[f"ids_{i}"].astype(np.int64))
         return made
+
+
+def read_arrays(path: Path, make: Callable[[Mapping[str, Array]], _T]) -> _T | None:
+    """What a file of arrays holds.
+
+    Args:
+        path: of the file, as `np.savez` writes it.
+        make: makes the result of the arrays by name.
+
+    Returns:
+        The result of `make`; None if there is no file.
+
+    Raises:
+        ValueError: the file is damaged.
+    """
+    if not path.exists():
+        return None
+    try:
+        with np.load(path, allow_pickle=False) as saved:
+            return make(saved)
+    except Exception as e:  # NumPy and zipfile have many
+        raise ValueError(f"{path}: damaged, or of another version: {e}") from e

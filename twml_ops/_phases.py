@@ -1,7 +1,7 @@
 """The phases of a training and their wall times.
 
-Code that is a phase says so with `phase(name)`, in whatever package it is. A `Phases` that is
-current hears of it; without one, nothing is recorded.
+`with phase(name):` marks code of any package as a phase. The current `Phases` records its time;
+without one, nothing is recorded.
 """
 
 from __future__ import annotations

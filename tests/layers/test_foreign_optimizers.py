@@ -146,6 +146,6 @@ def weights_after_updates(optimizer, calls, dense):
     ],
 )
 def test_keras_optimizers_are_wrong_only_if_a_layer_is_called_more_than_once(make, calls, right):
-    """docs/train.md says so; who changes this, changes that sentence."""
+    """The section 'In Keras' of docs/train.md describes these cases."""
     sparse, dense = (weights_after_updates(make(), calls, d) for d in (False, True))
     assert (np.abs(sparse - dense).max() < 1e-5) == right

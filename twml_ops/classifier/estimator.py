@@ -66,7 +66,7 @@ class Classifier:
         verbose: 0: warnings only; 1: prints what `twml-ops train` prints, with progress bars.
 
     Attributes:
-        classes_: the two classes, that of the negatives first.
+        classes_: the two classes; the first one is the negative class.
         n_features_in_: number of columns of the examples, without labels and weights.
         feature_names_in_: their names; there is no such attribute if they have none.
         schema_: what each column is, a `twml_ops.data.Schema`.
@@ -491,7 +491,7 @@ class Classifier:
 
     @property
     def classes_(self) -> np.ndarray:
-        """The two classes, that of the negatives first."""
+        """The two classes; the first one is the negative class."""
         return self._of_fitted("classes_").classes
 
     @property

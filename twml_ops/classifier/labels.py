@@ -16,7 +16,7 @@ _WORDS = ({"no", "yes"}, {"false", "true"}, {"n", "y"}, {"f", "t"})
 
 
 def classes_of(name: str, data: Any, weights: np.ndarray | None = None) -> np.ndarray:
-    """The two classes, that of the negatives first.
+    """The two classes; the first one is the negative class.
 
     They are in ascending order; so are the words yes and no, true and false, in any spelling, of
     which the first one of each pair is the positive class for the readers of files as well.

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from twml_ops._known_categories import Count, KnownCategories
+from twml_ops._known_categories import Count, KnownCategories, read_arrays
 from twml_ops.analysis.population_stability import BINS, CATEGORIES, STRONG, population_stability
 from twml_ops.data import Block, Schema
 from twml_ops.data.block import Array, Categories, Numbers
@@ -184,14 +184,7 @@ class Statistics:
         Raises:
             ValueError: the file is damaged.
         """
-        path = folder / STATISTICS_FILE
-        if not path.exists():
-            return None
-        try:
-            with np.load(path, allow_pickle=False) as saved:
-                return cls._of(saved)
-        except Exception as e:  # NumPy and zipfile have many
-            raise ValueError(f"{path}: damaged, or of another version: {e}") from e
+        return read_arrays(folder / STATISTICS_FILE, cls._of)
 
     @classmethod
     def _of(cls, saved: Mapping[str, Any]) -> Statistics:
