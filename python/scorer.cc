@@ -226,6 +226,14 @@ class PyScorer {
     return Described(model_->Get()->columns());
   }
 
+  py::typing::List<std::string> Times() const {
+    py::list out;
+    for (const ProgramInput& column : model_->Get()->columns()) {
+      if (column.is_time) out.append(column.name);
+    }
+    return out;
+  }
+
   // Of each array: its name, form, type, row splits, and the shape of a row.
   using Description =
       py::typing::Tuple<std::string, std::string, std::string, std::string, py::object>;
@@ -389,6 +397,8 @@ Raises:
                              "The names and the forms of the arrays that the model takes.")
       .def_property_readonly("columns", &PyScorer::Columns,
                              "The names and the forms of the raw columns that it takes.")
+      .def_property_readonly("times", &PyScorer::Times,
+                             "The names of the raw columns that are times.")
       .def_property_readonly("output_name", &PyScorer::OutputName, "The name of the output.")
       .def_property_readonly("outputs", &PyScorer::Outputs,
                              "The names of several outputs and the shapes of their rows.")

@@ -82,3 +82,54 @@ def integer_texts(numbers: np.ndarray) -> tuple[pa.Array, int | None]:
         return pa.nulls(len(numbers), pa.string()), int(bad.argmax())
     integers = pa.array(np.nan_to_num(numbers).astype(np.int64), mask=np.isnan(numbers))
     return pc.binary_join_element_wise(integers.cast(pa.string()), ".0", ""), None
+
+
+def time_texts(column: pa.Array) -> pa.Array:
+    """Times as texts: seconds of timestamps and dates in ISO form, integers as they are.
+
+    Numbers of a float64 lose their fraction, downwards.
+
+    Args:
+        column: timestamps, dates, integers, float64, decimals, text, or a dictionary of them.
+
+    Returns:
+        Strings, binary or a dictionary of them, null where missing.
+
+    Raises:
+        ValueError: the column has another type, or a number that is not finite.
+    """
+    kind = column.type
+    if pa.types.is_dictionary(kind) and not (is_token(kind) and not is_typed_kind(kind)):
+        column, kind = column.dictionary_decode(), kind.value_type
+    if is_day(kind):
+        factor = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}.get(getattr(kind, "unit", ""), 1)
+        if pa.types.is_date64(kind):
+            factor = 10**3
+        plain = pa.int32() if pa.types.is_date32(kind) else pa.int64()
+        numbers = column.cast(plain).cast(pa.int64())
+        there = numbers.is_valid().to_numpy(zero_copy_only=False)
+        seconds = numbers.fill_null(0).to_numpy(zero_copy_only=False) // factor
+        seconds = seconds * 86400 if pa.types.is_date32(kind) else seconds
+        times = pa.array(seconds, mask=~there).cast(pa.timestamp("s"))
+        return times.cast(pa.string())
+    if kind == pa.float64():
+        numbers = floats(column)
+        there = ~np.isnan(numbers)
+        whole = np.floor(np.where(there, numbers, 0))
+        bad = ~(np.abs(whole) < 2**63)
+        if bad.any():
+            raise ValueError(f"expected finite numbers of times, got {numbers[bad][0]}")
+        return pa.array(whole.astype(np.int64), mask=~there).cast(pa.string())
+    if pa.types.is_decimal(kind):
+        return column.cast(pa.string())
+    if pa.types.is_floating(kind) or pa.types.is_boolean(kind) or not is_token(kind):
+        raise ValueError(
+            "expected timestamps, dates, text, integers or float64, of which time features are "
+            f"made, got {kind}"
+        )
+    return as_tokens(column)
+
+
+def is_day(kind: pa.DataType) -> bool:
+    """Timestamps and dates."""
+    return bool(pa.types.is_timestamp(kind) or pa.types.is_date(kind))

@@ -179,6 +179,10 @@ class NativeScorer:
           The counts by name; core.TableStatistics describes them.
         """
 
+    @property
+    def times(self) -> list[str]:
+        """The names of the raw columns that are times."""
+
 class QuantileSketch:
     """Quantiles of many streams at once: one mergeable sketch per feature.
 
@@ -897,6 +901,23 @@ def sum_duplicates(ids: numpy.typing.ArrayLike, rows: numpy.typing.ArrayLike, *,
 
     Raises:
       ValueError: an id is negative, or the shape or the type of an argument is wrong.
+    """
+
+def time_parts(data: numpy.typing.ArrayLike, offsets: numpy.typing.ArrayLike, part: str, unit: str, *, num_threads: int = 0) -> numpy.typing.NDArray[numpy.int64]:
+    """Features of times in UTC that are byte strings: dates, possibly with a time and a zone, or integers since 1970.
+
+    Args:
+        data: uint8 [N], the bytes of all strings.
+        offsets: int32 or int64 [U + 1]; string i is data[offsets[i]:offsets[i + 1]].
+        part: hour (0 to 23), weekday (1, Monday, to 7), month (1 to 12) or hour_of_week (0 to 167).
+        unit: of integers: seconds, milliseconds, microseconds or nanoseconds since 1970, or YYYYMMDD; empty: integers are no times.
+        num_threads: 0 is one for each core.
+
+    Returns:
+        int64 [U]; -1 for an empty string or a null value, -2 for what is no time.
+
+    Raises:
+        ValueError: an argument out of its range.
     """
 
 def tree_sums(x: numpy.typing.ArrayLike, ensembles: numpy.typing.ArrayLike, features: numpy.typing.ArrayLike, thresholds: numpy.typing.ArrayLike, missing_left: numpy.typing.ArrayLike, children: numpy.typing.ArrayLike, values: numpy.typing.ArrayLike, roots: numpy.typing.ArrayLike, *, max_depth: int, num_threads: int = 0) -> numpy.typing.NDArray[numpy.float32]:

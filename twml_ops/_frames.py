@@ -6,7 +6,7 @@ protocols.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import numpy as np
@@ -22,6 +22,7 @@ from twml_ops._arrow_columns import (
     is_number,
     is_token,
     list_lengths,
+    time_texts,
 )
 
 
@@ -198,12 +199,17 @@ def to_vector(data: Any, name: str) -> np.ndarray | pa.Array:
     return data.dictionary_decode() if pa.types.is_dictionary(data.type) else data
 
 
-def raw_columns(data: Any, described: Sequence[tuple[str, str, str, str, Any]]) -> dict[str, Any]:
+def raw_columns(
+    data: Any,
+    described: Sequence[tuple[str, str, str, str, Any]],
+    times: Collection[str] = (),
+) -> dict[str, Any]:
     """The columns of a data frame as `twml_ops.core.Scorer` takes them from a mapping.
 
     Args:
         data: a data frame or an Arrow table. Other columns are left out.
         described: the columns, as `Scorer.describe(raw=True)` gives them.
+        times: the columns that are times.
 
     Raises:
         ValueError: a column is missing or has another type.
@@ -224,6 +230,12 @@ def raw_columns(data: Any, described: Sequence[tuple[str, str, str, str, Any]]) 
             flat, lengths = column.flatten(), list_lengths(column)
             found[name] = _tokens(flat, name) if form == "bag" else flat.to_numpy()
             found[splits] = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+        elif name in times:
+            try:
+                column = time_texts(table.column(name).combine_chunks())
+            except ValueError as e:
+                raise ValueError(f"column {name!r}: {e}") from None
+            found[name] = _tokens(column, name)
         elif form == "strings":
             found[name] = _tokens(table.column(name).combine_chunks(), name)
         elif form == "dense":

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import datetime
+import math
 from typing import Any
 
 import numpy as np
@@ -39,6 +41,60 @@ def numbers_of(name: str, column: Array) -> NDArray[np.float32]:
         raise ValueError(f"column {name!r} must hold numbers, got {e}") from e
     with np.errstate(over="ignore"):  # the scorer refuses what is infinite in float32
         return numbers.astype(np.float32)
+
+
+def times_of(name: str, column: Array) -> Array:
+    """The column of times with texts in place of timestamps, dates and floats.
+
+    They are in ISO form, in UTC, or integers; whatever a float64 has after its point is left out,
+    downwards. Texts and integers stay as they are.
+
+    Args:
+        name: name of the column, for messages.
+        column: times [B].
+
+    Raises:
+        ValueError: the column holds numbers that are not finite, or floats of less than 64 bits.
+    """
+    if column.dtype.kind == "M":
+        texts = np.datetime_as_string(column.astype("datetime64[s]")).astype(object)
+        texts[np.isnat(column)] = None
+        return texts
+    if column.dtype.kind == "f":
+        return _object_array([_time_of_float(name, x) for x in column])
+    if column.dtype.kind != "O":
+        return column
+    return _object_array([_time_of(name, x) for x in column])
+
+
+def _time_of(name: str, time: Any) -> Any:
+    if isinstance(time, (float, np.floating)):
+        return _time_of_float(name, time)
+    if isinstance(time, np.datetime64):
+        return times_of(name, np.array([time]))[0]
+    if isinstance(time, datetime.date) and time == time:  # pandas has a NaT
+        if isinstance(time, datetime.datetime) and time.tzinfo is not None:
+            time = time.astimezone(datetime.timezone.utc).replace(tzinfo=None)
+        return time.isoformat()
+    return None if isinstance(time, datetime.date) else time
+
+
+def _time_of_float(name: str, number: Any) -> str | None:
+    if number != number:
+        return None
+    if getattr(number, "itemsize", 8) < 8:
+        raise ValueError(
+            f"column {name!r} must hold times, got a {number.dtype}, which loses seconds"
+        )
+    if math.isinf(number):
+        raise ValueError(f"column {name!r} must hold finite times, got {number}")
+    return str(math.floor(number))
+
+
+def _object_array(items: list[Any]) -> Array:
+    array = np.empty(len(items), object)
+    array[:] = items
+    return array
 
 
 def strings_of(name: str, column: Array) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:

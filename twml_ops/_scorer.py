@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from twml_ops import _core
-from twml_ops._raw_columns import categories, numbers_of, strings_of
+from twml_ops._raw_columns import categories, numbers_of, strings_of, times_of
 
 FORMAT = 1
 FORMAT_WITH_BASE = 2
@@ -104,6 +104,7 @@ class Scorer:
         self._model = model
         self._features = dict(model.features)
         self._columns = dict(model.columns)
+        self._times = frozenset(model.times)
         self._outputs = [(name, tuple(dims)) for name, dims in model.outputs]
         self._strings = {n: f for n, f in model.features if f in ("strings", "bag")}
         self._row_dims: dict[str, Any] = {
@@ -186,6 +187,7 @@ class Scorer:
                 width.
         """
         self._model.reload(_folder(path))
+        self._times = frozenset(self._model.times)
 
     @property
     def statistics(self) -> TableStatistics:
@@ -202,6 +204,11 @@ class Scorer:
     def columns(self) -> list[str]:
         """The names of the raw columns that `predict` takes; empty if it takes none."""
         return list(self._columns)
+
+    @property
+    def times(self) -> frozenset[str]:
+        """The names of the raw columns that are times, of which the model has features."""
+        return self._times
 
     @property
     def output_name(self) -> str:
@@ -247,12 +254,13 @@ class Scorer:
                 from the names in `inputs` to arrays, with the shapes and types of the
                 `serving_default` signature of an exported SavedModel. For a scorer that was
                 exported with a schema, also a mapping from the names in `columns` to raw data, each
-                [B]: numbers, in which None and NaN are missing values; and categories as text,
-                bytes, integers or bools, in which None, NaN and "" are missing values. A bag in the
-                column `tags` is `tags` [K] and `tags_row_splits` [B + 1]. Other entries of such a
-                mapping are ignored. Or a data frame of pandas or Polars, or an Arrow table, with
-                these columns, in which a bag is a column of lists. Categories of a model with a
-                `StringHash` are given like the categories of columns.
+                [B]: numbers, in which None and NaN are missing values; categories as text, bytes,
+                integers or bools, in which None, NaN and "" are missing values; and times as text,
+                integers, datetimes or datetime64. A bag in the column `tags` is `tags` [K] and
+                `tags_row_splits` [B + 1]. Other entries of such a mapping are ignored. Or a data
+                frame of pandas or Polars, or an Arrow table, with these columns, in which a bag is
+                a column of lists. Categories of a model with a `StringHash` are given like the
+                categories of columns.
             values: float32 [K], the values of the features, or None if the model takes no values.
             row_splits: int64 [B + 1], the CSR offsets of the rows, or None for a single row.
             num_threads: the largest number of threads that share the rows; 0 is one for each core.
@@ -275,7 +283,7 @@ class Scorer:
                         f"ids must be a mapping with the inputs {self.inputs}, got a data frame: "
                         "the scorer was exported without a schema"
                     )
-                ids = raw_columns(ids, self.describe(raw=True))
+                ids = raw_columns(ids, self.describe(raw=True), self.times)
         if isinstance(ids, Mapping):
             if self._columns and ids.keys() != self._features.keys():
                 made = self._model.predict(self._raw(ids), raw=True, num_threads=num_threads)
@@ -398,7 +406,8 @@ class Scorer:
         for name, column in columns.items():
             form = self._columns[name]
             if form in ("strings", "bag"):
-                made[name] = strings_of(name, column)
+                is_time = name in self._times
+                made[name] = strings_of(name, times_of(name, column) if is_time else column)
             elif form in ("dense", "values"):
                 made[name] = numbers_of(name, column)
             else:

@@ -61,7 +61,18 @@ uint64_t LoadWord(const uint8_t* bytes, int64_t size) {
   return word;
 }
 
-// Offsets that start in the bytes, are non-decreasing, and end in the bytes.
+}  // namespace
+
+uint64_t SipHash24(SipKey key, const uint8_t* bytes, int64_t size) {
+  State state(key);
+  const int64_t whole = size & ~int64_t{7};
+  for (int64_t i = 0; i < whole; i += 8) state.Compress(LoadWord(bytes + i, 8));
+  // The last word has the length, modulo 256, in its highest byte.
+  const uint64_t rest = size == whole ? 0 : LoadWord(bytes + whole, size - whole);
+  state.Compress(rest | static_cast<uint64_t>(size) << 56);
+  return state.Finalize();
+}
+
 template <class Offset>
 Status CheckOffsets(Span<const Offset> offsets, int64_t num_bytes) {
   if (offsets.empty()) return Invalid("offsets must have at least 1 element, got 0");
@@ -76,18 +87,6 @@ Status CheckOffsets(Span<const Offset> offsets, int64_t num_bytes) {
   if (last <= num_bytes) return Status();
   return Invalid("the last offset must be at most the number of bytes, ", num_bytes, ", got ",
                  last);
-}
-
-}  // namespace
-
-uint64_t SipHash24(SipKey key, const uint8_t* bytes, int64_t size) {
-  State state(key);
-  const int64_t whole = size & ~int64_t{7};
-  for (int64_t i = 0; i < whole; i += 8) state.Compress(LoadWord(bytes + i, 8));
-  // The last word has the length, modulo 256, in its highest byte.
-  const uint64_t rest = size == whole ? 0 : LoadWord(bytes + whole, size - whole);
-  state.Compress(rest | static_cast<uint64_t>(size) << 56);
-  return state.Finalize();
 }
 
 template <class Offset>
@@ -110,6 +109,8 @@ Status HashStrings(Span<const uint8_t> bytes, Span<const Offset> offsets, SipKey
   return Status();
 }
 
+template Status CheckOffsets(Span<const int32_t>, int64_t);
+template Status CheckOffsets(Span<const int64_t>, int64_t);
 template Status HashStrings(Span<const uint8_t>, Span<const int32_t>, SipKey, int64_t,
                             const ParallelFor&, int64_t*, bool);
 template Status HashStrings(Span<const uint8_t>, Span<const int64_t>, SipKey, int64_t,

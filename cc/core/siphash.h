@@ -27,6 +27,11 @@ inline int64_t BucketOf(uint64_t hash, int64_t num_buckets) {
   return static_cast<int64_t>((n & (n - 1)) == 0 ? hash & (n - 1) : hash % n);
 }
 
+// Checks that the offsets of strings start in the bytes, are non-decreasing, and end in the bytes.
+// Offset is int32_t or int64_t.
+template <class Offset>
+Status CheckOffsets(Span<const Offset> offsets, int64_t num_bytes);
+
 // out[i] = the bucket of the string bytes[offsets[i] .. offsets[i + 1]], for each of the
 // offsets.size() - 1 strings; if `typed`, in the spelling of `TypedCategory`. Offset is int32_t or
 // int64_t.

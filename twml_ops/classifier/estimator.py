@@ -61,6 +61,8 @@ class Classifier:
         negative_rate: share of the negative examples that is used for training.
         ensemble: number of models that are trained with different seeds.
         time_limit: seconds after which the search of the model "auto" starts no further trial.
+        time_features: categories to make of the times of the examples, in UTC: "hour", "weekday",
+            "month", "hour_of_week"; of another column of times "COLUMN.hour" and so on.
         storage: folder for the rows of large tables; None: all tables are in memory.
         cache_rows: with `storage`: rows of a table in memory.
         verbose: 0: warnings only; 1: prints what `twml-ops train` prints, with progress bars.
@@ -94,6 +96,7 @@ class Classifier:
         negative_rate: float = RunConfig.negative_rate,
         ensemble: int = RunConfig.ensemble,
         time_limit: float | None = RunConfig.time_limit,
+        time_features: Sequence[str] = (),
         storage: str | None = RunConfig.storage,
         cache_rows: int = RunConfig.cache_rows,
         verbose: int = 0,
@@ -115,6 +118,7 @@ class Classifier:
         self.negative_rate = negative_rate
         self.ensemble = ensemble
         self.time_limit = time_limit
+        self.time_features = time_features
         self.storage = storage
         self.cache_rows = cache_rows
         self.verbose = verbose
@@ -233,6 +237,9 @@ class Classifier:
             if key in _AT_LEAST_1 and isinstance(value, int) and value < 1:
                 raise ValueError(f"{key} must be at least 1, got {value}")
         values["model_options"] = dict(self.options or {})
+        if isinstance(self.time_features, str):
+            raise ValueError(f"time_features: expected a list of names, got {self.time_features!r}")
+        values["time_features"] = list(self.time_features or ())
         if self.options and self.model in (AUTO, DEFAULT):
             raise ValueError(f"options: expected the name of a model as well, got {self.model!r}")
         with _clear_errors():

@@ -36,7 +36,7 @@ def configure(file: Path | None, given: Mapping[str, Any], options: Sequence[str
             option of the model is wrong.
     """
     given = {name.rstrip("_"): value for name, value in given.items()}
-    for name in ("label", "categorical", "numeric", "drop"):
+    for name in ("label", "time_features", "categorical", "numeric", "drop"):
         if name in given:
             given[name] = split_names(given[name])
     fields: dict[str, Any] = {}
@@ -63,7 +63,7 @@ def configure(file: Path | None, given: Mapping[str, Any], options: Sequence[str
     if "schema_file" in given:
         if of_columns:
             raise UserError(
-                f"--schema: the file says what columns are, got --{of_columns[0]} as well"
+                f"--schema: the file says what columns are, got {option_of(of_columns[0])} as well"
             )
         fields = {k: v for k, v in fields.items() if k not in COLUMN_OPTIONS}
     elif of_columns:
@@ -91,6 +91,11 @@ def configure(file: Path | None, given: Mapping[str, Any], options: Sequence[str
     return config
 
 
+def option_of(name: str) -> str:
+    """The option of the command line for a field of `RunConfig`."""
+    return f"--{name.replace('_', '-')}"
+
+
 def split_names(names: Sequence[str] | None) -> list[str]:
     """The names in texts that have commas between them."""
     return [name for text in names or () for name in text.split(",") if name]
@@ -100,7 +105,9 @@ def uses_of(given: ColumnOptions) -> ColumnUses:
     """What the options of a command say of columns."""
     labels, *lists = (
         tuple(split_names(names))
-        for names in (given.label, given.categorical, given.numeric, given.drop)
+        for names in (
+            *(given.label, given.categorical, given.numeric, given.drop, given.time_features),
+        )
     )
     return ColumnUses(labels, given.time, given.weight, given.group, *lists)
 
@@ -108,7 +115,7 @@ def uses_of(given: ColumnOptions) -> ColumnUses:
 def _check_warm_start(given: Mapping[str, Any], options: Sequence[str], file: Path | None) -> None:
     """Checks that nothing is given beside `--from` that the earlier run decides."""
     names = {"model": "--model", "schema_file": "--schema"}
-    names |= {name: f"--{name}" for name in COLUMN_OPTIONS}
+    names |= {name: option_of(name) for name in COLUMN_OPTIONS}
     wrong = [option for name, option in names.items() if name in given]
     wrong += ["--set"] * bool(options) + ["--config"] * (file is not None)
     if wrong:

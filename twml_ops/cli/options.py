@@ -73,6 +73,15 @@ class ColumnOptions:
             "validation. Default: a column that looks like it, if any.",
         ),
     ] = None
+    time_features: Annotated[
+        list[str] | None,
+        _columns(
+            "NAMES",
+            "Categories to make of the times of the examples, in UTC: hour, weekday, month, "
+            "hour_of_week; of another column of times: COLUMN.hour and so on; several with "
+            "commas. Default: none.",
+        ),
+    ] = None
     weight: Annotated[str | None, _columns("NAME", "Column of sample weights.")] = None
     group: Annotated[
         str | None,

@@ -283,7 +283,10 @@ class ConsoleReporter(Reporter):
         """Prints what the columns of data without a schema are taken for, and how to change it."""
         if source.findings:
             self._console.print(columns_table(source.findings, source.schema))
-            options = "--label, --time, --weight, --group, --categorical, --numeric and --drop"
+            options = (
+                "--label, --time, --time-features, --weight, --group, --categorical, --numeric and "
+                "--drop"
+            )
             self._console.print(
                 "[dim]distinct and missing are of a sample; [/][yellow]?[/][dim] is uncertain. "
                 f"{options} say otherwise, or a file of `twml-ops schema`[/]",

@@ -14,14 +14,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from twml_ops._arrow_columns import is_typed_kind
+from twml_ops._arrow_columns import is_day, is_typed_kind
 from twml_ops.data.block import Block
 from twml_ops.data.column_uses import NO_USES, ColumnUses, schema_of, warn
 from twml_ops.data.columns import ArrowColumns, Columns, Where, block_of, check_types
 from twml_ops.data.files import sparse_dim_of
 from twml_ops.data.guess import first_rounded, is_exact, say
 from twml_ops.data.infer import NOTHING, Finding, look_at
-from twml_ops.data.kinds import is_day, unusable
+from twml_ops.data.kinds import unusable
 from twml_ops.data.schema import Schema
 from twml_ops.data.source import Source
 from twml_ops.data.units import Piece, SingleUnit, Unit
@@ -90,7 +90,9 @@ class ArrowSource(Source):
         if schema.typed is None:
             columns = types()
             kinds = dict(zip(columns.names, columns.types, strict=True))
-            typed = tuple(n for n in schema.categorical if n in kinds and is_typed_kind(kinds[n]))
+            typed = tuple(
+                n for n in schema.categorical_columns if n in kinds and is_typed_kind(kinds[n])
+            )
             schema = dataclasses.replace(schema, typed=typed)
         return schema
 

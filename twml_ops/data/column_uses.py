@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from twml_ops.data.errors import DataError, DataWarning
 from twml_ops.data.infer import Finding
 from twml_ops.data.names import time_rank
-from twml_ops.data.schema import DEFAULT_LABELS, SPARSE_IDS, Schema
+from twml_ops.data.schema import DEFAULT_LABELS, SPARSE_IDS, TIME_PARTS, Schema
 
 
 @dataclass(frozen=True)
@@ -25,6 +25,8 @@ class ColumnUses:
         categorical: columns of categories.
         numeric: columns of numbers.
         drop: columns that are not used.
+        time_features: what is made of times: `hour`, say, of the time of the examples, or
+            `COLUMN.hour` of another column; one of `TIME_PARTS`.
     """
 
     labels: tuple[str, ...] = ()
@@ -34,6 +36,7 @@ class ColumnUses:
     categorical: tuple[str, ...] = ()
     numeric: tuple[str, ...] = ()
     drop: tuple[str, ...] = ()
+    time_features: tuple[str, ...] = ()
 
 
 NO_USES = ColumnUses()
@@ -71,17 +74,21 @@ def schema_of(
         if column is not None:
             found[column] = _chosen(found[column], use)
     time = uses.time or _choose_time(found)
+    features = _time_features(found, uses, time, path)
+    of_times = {column for column, _ in features.values()}
+    for column in of_times - {time}:
+        found[column] = _chosen(found[column], "time")
     for name, finding in found.items():
-        if finding.kind == "time" and name != time:
+        if finding.kind == "time" and name not in (time, *of_times):
             why = f"{finding.why}, but not the time of the examples"
-            found[name] = finding._replace(kind="dropped", why=why)
+            found[name] = finding._replace(kind="dropped", why=why, is_time=True)
 
     def named(*kinds: str) -> tuple[str, ...]:
         return tuple(name for name, finding in found.items() if finding.kind in kinds)
 
     categorical = named("categorical", "bag")
     has_sparse = SPARSE_IDS in named("sparse")
-    if not (named("continuous") or categorical or has_sparse):
+    if not (named("continuous") or categorical or has_sparse or features):
         left_out = [f"{n} ({f.why})" for n, f in found.items() if f.kind == "dropped"]
         also = f"; left out: {', '.join(left_out)}" if left_out else ""
         besides = ", ".join(f"`{n}`" for n in labels)
@@ -89,7 +96,7 @@ def schema_of(
     separators = {n: s for n in named("bag") if (s := found[n].separator) is not None}
     schema = Schema(
         named("continuous"),
-        categorical,
+        (*categorical, *features),
         -1 if has_sparse else 0,
         "the label is 1",
         named("bag"),
@@ -99,8 +106,54 @@ def schema_of(
         time=time,
         group=uses.group,
         typed=tuple(n for n in categorical if found[n].typed),
+        times={column: found[column].unit or "" for column in found if column in of_times},
     )
     return schema, found
+
+
+def _time_features(
+    found: Mapping[str, Finding], uses: ColumnUses, time: str | None, path: str
+) -> dict[str, tuple[str, str]]:
+    """Feature → its column of times and its part, of `ColumnUses.time_features`."""
+    features: dict[str, tuple[str, str]] = {}
+    for name in uses.time_features:
+        column, _, part = name.rpartition(".")
+        if not column and part in TIME_PARTS:
+            if time is None:
+                raise DataError(
+                    f"{path}: time_features: there is no time of the examples, got {name}; name "
+                    f"its column: `--time NAME`, or `--time-features NAME.{name}`"
+                )
+            column = time
+        elif part not in TIME_PARTS or column not in found:
+            raise DataError(
+                f"{path}: time_features must be {', '.join(TIME_PARTS)}, or one of them behind the "
+                f"name of a column, as `NAME.hour`, got {name!r}; the columns are {[*found]}"
+            )
+        made = f"{column}.{part}"
+        if made in found:
+            raise DataError(f"{path}: time_features: {made} is a column already")
+        features[made] = column, part
+    _check_times(uses, {column for column, _ in features.values()}, path)
+    return features
+
+
+def _check_times(uses: ColumnUses, columns: Iterable[str], path: str) -> None:
+    """Columns of which time features are made have no other use but that of the time."""
+    others = {
+        "label": uses.labels or DEFAULT_LABELS,
+        "weight": (uses.weight,),
+        "group": (uses.group,),
+        "categorical": uses.categorical,
+        "numeric": uses.numeric,
+        "drop": uses.drop,
+    }
+    for column in columns:
+        for option, names in others.items():
+            if column in names:
+                raise DataError(
+                    f"{path}: column {column} must have one use, got {option} and time_features"
+                )
 
 
 def _check_uses(found: Mapping[str, Finding], uses: ColumnUses, path: str) -> None:
@@ -166,9 +219,7 @@ def warn(source: str, findings: Mapping[str, Finding]) -> None:
     parts = [f"{n} is {_KINDS.get(f.kind, f.kind)} ({f.why})" for n, f in guessed.items()]
     parts += [f"{n} is left out ({f.why})" for n, f in dropped.items()]
     if parts:
-        lines = [
-            f"`- {{kind: {_other(f.kind)}, name: {n}}}`" for n, f in {**guessed, **dropped}.items()
-        ]
+        lines = [_other_line(n, f) for n, f in {**guessed, **dropped}.items()]
         warnings.warn(
             f"{source}: guessed from names and values: {'; '.join(parts)}. `twml-ops schema` "
             f"writes a file for `train --schema` in which another kind is the line "
@@ -186,8 +237,13 @@ _KINDS = {
 }
 
 
-def _other(kind: str) -> str:
-    return "continuous" if kind == "categorical" else "categorical"
+def _other_line(name: str, finding: Finding) -> str:
+    """The line of a schema file with which a column is something else."""
+    if finding.is_time:
+        unit = f", unit: {finding.unit}" if finding.unit else ""
+        return f"`- {{kind: time, name: {name}, features: [hour]{unit}}}`"
+    other = "continuous" if finding.kind == "categorical" else "categorical"
+    return f"`- {{kind: {other}, name: {name}}}`"
 
 
 def _some(lines: Sequence[str] | Iterable[str], limit: int = 10) -> str:

@@ -18,14 +18,15 @@ from twml_ops._arrow_columns import (
     is_token,
     is_typed_kind,
     list_lengths,
+    time_texts,
 )
 from twml_ops._category_hash import MISSING
 from twml_ops.data.block import Array, Block, Categories, Group, Rows
 from twml_ops.data.errors import DataError, one_line, quote
 from twml_ops.data.files import binary_labels, check_sparse, finite_numbers
 from twml_ops.data.guess import SEPARATOR, numbers_of_labels, split_lists, times_of_texts
-from twml_ops.data.hashing import hash_column
-from twml_ops.data.schema import SPARSE_IDS, SPARSE_VALUES, Schema
+from twml_ops.data.hashing import hash_column, hash_tokens, time_parts
+from twml_ops.data.schema import SPARSE_IDS, SPARSE_VALUES, TIME_UNITS, Schema
 
 Where = Callable[[int], str]
 
@@ -64,6 +65,10 @@ class Columns(ABC):
     def ids(self, name: str, typed: bool = False) -> Array:
         """The ids of one category a row: int64 [R], -1 where it is missing; see `hash_column`."""
         return hash_column(name, self.tokens(name), typed=typed)
+
+    def time_texts(self, name: str) -> pa.Array:
+        """Times from which features are made: texts of `core.time_parts`, null where missing."""
+        return self.tokens(name)
 
     @abstractmethod
     def token_lists(self, name: str) -> tuple[Array, pa.Array]:
@@ -111,12 +116,53 @@ def block_of(columns: Columns, schema: Schema, where: Where, dim: int | None) ->
 
 
 def _categories(columns: Columns, schema: Schema, where: Where) -> Categories:
-    ids = [columns.ids(name, schema.is_typed(name)) for name in schema.fields]
+    ids, texts = [], {name: columns.time_texts(name) for name in schema.times}
+    for name in schema.fields:
+        made = schema.time_feature(name)
+        if made is None:
+            ids.append(columns.ids(name, schema.is_typed(name)))
+        else:
+            ids.append(time_ids(name, made, texts[made[0]], schema.times[made[0]], where))
     table = np.stack(ids, axis=1) if ids else np.zeros((columns.count, 0), np.int64)
     bags = {
         schema.categorical.index(name): _bag(columns, schema, name, where) for name in schema.bags
     }
     return Categories(table, bags)
+
+
+def time_ids(name: str, made: tuple[str, str], texts: pa.Array, unit: str, where: Where) -> Array:
+    """The ids of a feature that is made of times; -1 where the time is missing.
+
+    Args:
+        name: of the feature.
+        made: the column and the part; see `Schema.time_feature`.
+        texts: the times.
+        unit: of integers; see `Schema.times`.
+        where: gives file and position of a row, for messages.
+
+    Raises:
+        DataError: a text is no time.
+    """
+    column, part = made
+    values = time_parts(texts, part, unit)
+    wrong = values < MISSING
+    if wrong.any():
+        row = int(wrong.argmax())
+        expected = f"a date and time in ISO form, or {unit}" if unit else "a date and time"
+        raise DataError(
+            f"{where(row)}: column {column}: expected {expected}, got "
+            f"{quote(texts[row].as_py())}{'' if unit else _unit_hint(texts[row].as_py())}"
+        )
+    tokens = pa.array([str(i) for i in range(int(values.max(initial=0)) + 1)])
+    ids = hash_tokens(name, tokens)[np.maximum(values, 0)]
+    return np.where(values < 0, MISSING, ids)
+
+
+def _unit_hint(got: str | bytes) -> str:
+    """What to do where a number has no unit."""
+    if not str(got.decode() if isinstance(got, bytes) else got).strip("+-. 0123456789"):
+        return f"; a schema says what numbers are: `unit: {'`, `'.join(TIME_UNITS)}`"
+    return ""
 
 
 def _bag(columns: Columns, schema: Schema, name: str, where: Where) -> Rows:
@@ -242,6 +288,13 @@ class ArrowColumns(Columns):
         if not is_token(column.type):
             raise self._wrong(name, "text, integers or bools")
         return as_tokens(column)
+
+    def time_texts(self, name: str) -> pa.Array:
+        """See `Columns`; the texts of timestamps, dates and numbers."""
+        try:
+            return time_texts(self._column(name))
+        except ValueError as e:
+            raise DataError(f"{self._where(0)} and on: column {name}: {e}") from None
 
     def token_lists(self, name: str) -> tuple[Array, pa.Array]:
         """See `Columns`; texts are divided, and a single integer or bool is a list."""

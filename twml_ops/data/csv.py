@@ -103,7 +103,7 @@ class CsvSource(Source):
                     f"{file}: there is no column {column}, the columns are {self._header}"
                 )
         numbers = {*schema.continuous, *schema.labels, schema.weight, schema.time}
-        self._times_are_text = self._has_text(first, schema.time)
+        self._times_are_text = schema.time in schema.times or self._has_text(first, schema.time)
         if self._times_are_text:
             numbers.discard(schema.time)
         both = [n for n in self._header if n in numbers and n in _text_columns(schema)]
@@ -115,7 +115,7 @@ class CsvSource(Source):
         used = [n for n in self._header if n in schema.columns] or self._header[:1]
         self._types = dict.fromkeys(used, pa.binary())
         self._plain = _plain_format(self._header, schema, self._guessed)
-        if self._times_are_text:
+        if self._times_are_text or schema.times:
             self._plain = None
 
     @property
@@ -193,7 +193,7 @@ class CsvSource(Source):
 
     def _typed(self, rest: CsvRows, schema: Schema) -> tuple[str, ...]:
         """The columns whose categories are integers or bools at the beginning of a file."""
-        names = [n for n in schema.categorical if n in self._header]
+        names = [n for n in schema.categorical_columns if n in self._header]
         if not rest.text or not names:
             return ()
         texts = self._texts(rest, names)
@@ -462,7 +462,10 @@ def _names(header: CsvRows, delimiter: str) -> list[str]:
 
 
 def _text_columns(schema: Schema) -> set[str | None]:
-    return {*schema.categorical, *schema.bag_weights.values(), schema.group}
+    return {
+        *(*schema.categorical_columns, *schema.times, *schema.bag_weights.values()),
+        schema.group,
+    }
 
 
 def _wrong_line(chunk: CsvRows, message: str) -> DataError:

@@ -18,15 +18,16 @@ WHOLE = r"^[-+]?[0-9]+(\.0*)?$"
 LEADING_ZERO = r"^[-+]?0[0-9]"
 AMOUNT = r"^[-+]?[$€£¥]? ?[-+]?([0-9]+|[1-9][0-9]{0,2}(,[0-9]{3})+)(\.[0-9]+)? ?[$€£¥%]?$"
 """A number with a currency, a percent sign, or commas between thousands, as spreadsheets write."""
-_TIME = (
+TIME = (
     r"^(?P<year>[0-9]{4})[-/](?P<month>[0-9]{1,2})[-/](?P<day>[0-9]{1,2})"
     r"(?:(?:[T ]|, )(?P<hour>[0-9]{1,2}):(?P<minute>[0-9]{2})"
     r"(?::(?P<second>[0-9]{2}(?:\.[0-9]+)?))?)?"
     r"(?: ?(?P<half>[AaPp])[Mm])?"
     r" ?(?P<zone>Z|UTC|GMT|[-+][0-9]{2}(?::?[0-9]{2})?)?$"
 )
-_DAY_FIRST = r"^([0-9]{1,2})\.([0-9]{1,2})\.([0-9]{4})"
-_MONTH_FIRST = r"^([0-9]{1,2})/([0-9]{1,2})/([0-9]{4})"
+DAY_FIRST = (r"^([0-9]{1,2})\.([0-9]{1,2})\.([0-9]{4})([^0-9]|$)", r"\3-\2-\1\4")
+MONTH_FIRST = (r"^([0-9]{1,2})/([0-9]{1,2})/([0-9]{4})([^0-9]|$)", r"\3-\1-\2\4")
+"""Dates in other orders, and the same with the year first, as `TIME` has them."""
 LIST = "[]"
 """The separator of texts that are lists in brackets or braces: of Python, JSON and Postgres."""
 _EXACT = 1 << 24  # a float32 keeps the integers up to this one
@@ -108,7 +109,7 @@ def numbers_of_labels(texts: pa.Array) -> tuple[np.ndarray, np.ndarray]:
 
 def are_times(texts: pa.Array) -> bool:
     """Whether each text is a date, or a date and a time, of the forms of `times_of_texts`."""
-    return bool(pc.all(pc.match_substring_regex(_year_first(texts), _TIME)).as_py())
+    return bool(pc.all(pc.match_substring_regex(_year_first(texts), TIME)).as_py())
 
 
 def day_of_slashes(texts: pa.Array) -> np.ndarray:
@@ -122,8 +123,8 @@ def _year_first(texts: pa.Array) -> pa.Array:
     """Texts in which dates such as `31.1.2024` and `1/31/2024` begin with the year."""
     if not pc.any(pc.match_substring_regex(texts, "^[0-9]{1,2}[./]")).as_py():
         return texts
-    texts = pc.replace_substring_regex(texts, _DAY_FIRST, r"\3-\2-\1")
-    return pc.replace_substring_regex(texts, _MONTH_FIRST, r"\3-\1-\2")
+    texts = pc.replace_substring_regex(texts, *DAY_FIRST)
+    return pc.replace_substring_regex(texts, *MONTH_FIRST)
 
 
 def times_of_texts(texts: pa.Array) -> tuple[np.ndarray, np.ndarray]:
@@ -135,7 +136,7 @@ def times_of_texts(texts: pa.Array) -> tuple[np.ndarray, np.ndarray]:
     numbers, good = numbers_of_texts(texts, amounts=False)
     if good.all():
         return numbers, good
-    parts = pc.extract_regex(_year_first(trimmed(texts)), _TIME)
+    parts = pc.extract_regex(_year_first(trimmed(texts)), TIME)
     found = parts.is_valid().to_numpy(zero_copy_only=False)
 
     def part(name: str) -> np.ndarray:

@@ -77,3 +77,20 @@ def hash_column(column: str, tokens: pa.Array | pa.ChunkedArray, *, typed: bool 
     unique = hash_tokens(column, tokens.dictionary, typed=typed)
     ids = unique[codes] if len(unique) else np.full(len(codes), MISSING)
     return np.where(present, ids, MISSING)
+
+
+def time_parts(texts: pa.Array, part: str, unit: str) -> Array:
+    """A part of each time, see `core.time_parts`.
+
+    Args:
+        texts: pyarrow array [R] of strings, binary or a dictionary of them; null = missing.
+        part: one of `schema.TIME_PARTS`.
+        unit: one of `schema.TIME_UNITS`, or "".
+
+    Returns:
+        int64 [R], -1 where the time is missing, and -2 where the text is no time.
+    """
+    if pa.types.is_dictionary(texts.type):
+        texts = texts.dictionary_decode()
+    texts = texts.fill_null("")
+    return core.time_parts(*_bytes_of(texts), part, unit)

@@ -37,7 +37,7 @@ from twml_ops.data.guess import (
 )
 from twml_ops.data.kinds import unusable
 from twml_ops.data.names import is_code, is_id, is_quantity, is_time
-from twml_ops.data.schema import SPARSE_IDS, SPARSE_VALUES
+from twml_ops.data.schema import SPARSE_IDS, SPARSE_VALUES, TIME_UNITS
 
 _MANY = 100  # rows or different values, from which on a sample says something of how they repeat
 _ENOUGH = 50
@@ -50,6 +50,7 @@ _TOKEN_OF_BARS = r"^[^\[\]{}<>=\"]{1,60}$"
 _DECIMAL_COMMA = r"^[-+]?[0-9]+,[0-9]+$"
 _BOOLS = ({"yes", "no"}, {"true", "false"}, {"y", "n"}, {"t", "f"})
 _SECONDS = (946_684_800, 4_102_444_800)  # of the years 2000 to 2100 since 1970
+DAYS = TIME_UNITS[-1]
 _EPOCHS = {"seconds": 1, "milliseconds": 10**3, "microseconds": 10**6, "nanoseconds": 10**9}
 
 
@@ -66,6 +67,8 @@ class Finding(NamedTuple):
         typed: whether all values are integers or bools.
         separator: of a bag in texts: what is between two categories.
         in_order: whether the values of the sample are in order; for times.
+        unit: what the values may be as times, if they are numbers: one of `TIME_UNITS`, or None.
+        is_time: whether the values are times that the schema does not use.
     """
 
     kind: str
@@ -77,6 +80,8 @@ class Finding(NamedTuple):
     typed: bool = False
     separator: str | None = None
     in_order: bool = False
+    unit: str | None = None
+    is_time: bool = False
 
 
 NOTHING = Finding("dropped", "all of its fields are empty or null", 0, 1.0)
@@ -147,7 +152,9 @@ def _of_texts(name: str, column: pa.Array, may_be_numbers: bool) -> Finding | No
         if may_be_numbers:
             return _of_number_texts(name, texts, values, repeats)
         found = _epoch(name, values, texts)
-        return found or Finding("categorical", "text", distinct, typed=typed, by_type=True)
+        unit = _unit(np.unique(numbers_of_texts(values)[0]))
+        text = Finding("categorical", "text", distinct, typed=typed, by_type=True, unit=unit)
+        return found or text
     if are_times(values):
         return _of_times(texts, values)
     if {v.lower() for v in values[:3].to_pylist()} in _BOOLS and distinct == 2:
@@ -208,7 +215,9 @@ def _of_number_texts(name: str, texts: pa.Array, values: pa.Array, repeats: np.n
     if time is not None:
         return time
     if not whole:
-        return Finding("continuous", "numbers with fractions", distinct, by_type=True)
+        unit = _unit(np.unique(numbers_of_texts(values)[0]))
+        why = "numbers with fractions"
+        return Finding("continuous", why, distinct, by_type=True, unit=unit)
     zeros = values.filter(pc.match_substring_regex(values, LEADING_ZERO))
     if len(zeros):
         why = f"as numbers, {quote(zeros[0].as_py())} would lose its leading zeros"
@@ -219,7 +228,8 @@ def _of_number_texts(name: str, texts: pa.Array, values: pa.Array, repeats: np.n
     numbers, _ = numbers_of_texts(values)
     rows, _ = numbers_of_texts(without_nulls(texts))
     increasing = distinct == len(rows) and bool((np.diff(rows) > 0).all())
-    return _of_whole(name, numbers, repeats, integers, got, increasing)
+    found = _of_whole(name, numbers, repeats, integers, got, increasing)
+    return found._replace(unit=_unit(np.sort(numbers)))
 
 
 def _of_numbers(name: str, column: pa.Array) -> Finding:
@@ -236,14 +246,16 @@ def _of_numbers(name: str, column: pa.Array) -> Finding:
     if not len(values):
         return Finding("continuous", f"the type {column.type}", 0, by_type=True)
     if not integers and not (np.trunc(values) == values).all():
-        return Finding("continuous", f"the type {column.type}", len(values), by_type=True)
+        why = f"the type {column.type}"
+        return Finding("continuous", why, len(values), by_type=True, unit=_unit(values))
     time = _epoch_numbers(name, values, array)
     if time is not None:
         return time
     inexact = np.flatnonzero(~are_kept(there, array))
     got = str(there[int(inexact[0])].as_py()) if inexact.size else None
     increasing = len(values) == len(array) and bool((np.diff(array.astype(object)) > 0).all())
-    return _of_whole(name, values, repeats, integers, got, increasing)
+    found = _of_whole(name, values, repeats, integers, got, increasing)
+    return found._replace(unit=_unit(values))
 
 
 def _of_whole(
@@ -323,18 +335,27 @@ def _epoch(name: str, values: pa.Array, texts: pa.Array) -> Finding | None:
 
 def _epoch_numbers(name: str, values: np.ndarray, rows: np.ndarray) -> Finding | None:
     """The same of numbers."""
-    low, high = float(values[0]), float(values[-1])
+    unit, named = _unit(values), is_time(name)
     in_order = bool((rows[1:] >= rows[:-1]).all())
-    named = is_time(name)
+    if unit == DAYS:
+        why = f"days as {DAYS}"
+        return Finding("time", why, len(values), in_order=in_order, unit=unit) if named else None
+    if unit is None or not (named or (in_order and len(values) >= _MANY and not is_id(name))):
+        return None
+    why = f"{unit} since 1970"
+    return Finding("time", why, len(values), sure=named, in_order=in_order, unit=unit)
+
+
+def _unit(values: np.ndarray) -> str | None:
+    """The unit with which whole numbers, in order, are times of our days."""
+    low, high = float(values[0]), float(values[-1])
     for unit, factor in _EPOCHS.items():
-        fits = _SECONDS[0] * factor <= low and high < _SECONDS[1] * factor
-        if fits and (named or (in_order and len(values) >= _MANY and not is_id(name))):
-            why = f"{unit} since 1970"
-            return Finding("time", why, len(values), sure=named, in_order=in_order)
-    if named and low >= 19_000_101 and high <= 21_001_231:
+        if _SECONDS[0] * factor <= low and high < _SECONDS[1] * factor:
+            return unit
+    if low >= 19_000_101 and high <= 21_001_231:
         months, days = values // 100 % 100, values % 100
         if ((months >= 1) & (months <= 12) & (days >= 1) & (days <= 31)).all():
-            return Finding("time", "days as YYYYMMDD", len(values), in_order=in_order)
+            return DAYS
     return None
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from twml_ops._arrow_columns import is_list, is_number, is_token
+from twml_ops._arrow_columns import is_day, is_list, is_number, is_token
 from twml_ops.data.schema import SPARSE_IDS, SPARSE_VALUES
 
 
@@ -19,10 +19,5 @@ def unusable(name: str, kind: pa.DataType) -> str | None:
             return None
         return f"{kind}: only lists of text or integers can be a feature"
     if is_day(kind):
-        return f"{kind}: it can be the `time` of the examples, but no feature"
+        return f"{kind}: only parts of it, such as the hour, can be features"
     return f"{kind}: only numbers, text, bools and lists of them can be features"
-
-
-def is_day(kind: pa.DataType) -> bool:
-    """Timestamps and dates."""
-    return bool(pa.types.is_timestamp(kind) or pa.types.is_date(kind))

@@ -18,7 +18,7 @@ from functools import partial
 import pyarrow as pa
 from pyarrow import parquet
 
-from twml_ops._arrow_columns import is_token, is_typed_kind
+from twml_ops._arrow_columns import is_day, is_token, is_typed_kind
 from twml_ops.data.arrow import BATCH_ROWS, ArrowSource, finding_of
 from twml_ops.data.block import Block
 from twml_ops.data.column_uses import NO_USES, ColumnUses
@@ -26,7 +26,7 @@ from twml_ops.data.columns import check_types
 from twml_ops.data.errors import DataError, cannot_read
 from twml_ops.data.files import File, files_of
 from twml_ops.data.infer import Finding
-from twml_ops.data.kinds import is_day, unusable
+from twml_ops.data.kinds import unusable
 from twml_ops.data.partitions import Partitions
 from twml_ops.data.remote import is_of_store
 from twml_ops.data.schema import Schema

@@ -134,6 +134,9 @@ class _WithPartitions(Columns):
         indices = pa.array(np.zeros(self.count, np.int32))
         return pa.DictionaryArray.from_arrays(indices, pa.array([self._values[name]], pa.string()))
 
+    def time_texts(self, name: str) -> pa.Array:
+        return self._inside.time_texts(name) if self._is_inside(name) else self.tokens(name)
+
     def ids(self, name: str, typed: bool = False) -> Array:
         if self._is_inside(name):
             return self._inside.ids(name, typed)

@@ -10,6 +10,10 @@ from twml_ops._category_hash import VERSION
 
 Kind = Literal["continuous", "categorical", "bag", "sparse"]
 SPARSE_IDS, SPARSE_VALUES = "ids", "values"  # the columns of raw sparse features
+TIME_PARTS = ("hour", "weekday", "month", "hour_of_week")
+"""What a feature of a column of times can be: see cc/core/time_text.h."""
+TIME_UNITS = ("seconds", "milliseconds", "microseconds", "nanoseconds", "YYYYMMDD")
+"""What the integers of a column of times can be, since 1970 but for the last one."""
 
 
 class Feature(NamedTuple):
@@ -72,6 +76,7 @@ class Schema:
     hash_version: int = VERSION
     typed: tuple[str, ...] | None = field(default=None, compare=False)
     separators: Mapping[str, str] = field(default_factory=dict, compare=False)
+    times: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.hash_version != VERSION:
@@ -80,6 +85,7 @@ class Schema:
                 "package cannot compute these ids of categories; train the model anew"
             )
         names = [*self.continuous, *self.categorical, *self.labels, *self.bag_weights.values()]
+        names += self.times
         twice = sorted({n for n in names if names.count(n) > 1})
         if twice:
             raise ValueError(f"columns must have one use each in a schema, got {twice} twice")
@@ -90,6 +96,32 @@ class Schema:
         ):
             if unknown:
                 raise ValueError(f"{what} must name bags, got {sorted(unknown)}")
+        of_times = {made[0] for name in self.fields if (made := self.time_feature(name))}
+        for name, unit in self.times.items():
+            if unit and unit not in TIME_UNITS:
+                raise ValueError(
+                    f"the unit of times in {name} must be one of {', '.join(TIME_UNITS)}, got "
+                    f"{unit!r}"
+                )
+            if name not in of_times:
+                raise ValueError(f"times must be columns of which there is a feature, got {name}")
+
+    def time_feature(self, name: str) -> tuple[str, str] | None:
+        """Says whether a categorical feature is made of a time.
+
+        Args:
+            name: the name of the feature.
+
+        Returns:
+            The column of `times` and one of `TIME_PARTS`; None: it is a column itself.
+        """
+        column, _, part = name.rpartition(".")
+        return (column, part) if column in self.times and part in TIME_PARTS else None
+
+    @property
+    def categorical_columns(self) -> tuple[str, ...]:
+        """Names of `categorical` that are columns of the data, not features made of a time."""
+        return tuple(name for name in self.categorical if self.time_feature(name) is None)
 
     @property
     def fields(self) -> tuple[str, ...]:
@@ -118,7 +150,8 @@ class Schema:
     @property
     def columns(self) -> tuple[str, ...]:
         """Names of all columns that the schema uses, each once."""
-        names = [*self.labels, *self.continuous, *self.categorical, *self.bag_weights.values()]
+        names = [*self.labels, *self.continuous, *self.categorical_columns, *self.times]
+        names += self.bag_weights.values()
         names += [n for n in (self.weight, self.time, self.group) if n is not None]
         names += [SPARSE_IDS, SPARSE_VALUES] if self.sparse_dim else []
         return tuple(dict.fromkeys(names))

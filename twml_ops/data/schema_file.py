@@ -10,10 +10,13 @@ from typing import Any, get_args
 from twml_ops._category_hash import VERSION
 from twml_ops.data.errors import DataError, one_line
 from twml_ops.data.infer import Finding
-from twml_ops.data.schema import SPARSE_IDS, Kind, Schema
+from twml_ops.data.schema import SPARSE_IDS, TIME_PARTS, TIME_UNITS, Kind, Schema
 
 _KEYS = ("features", "labels", "positive", "weight", "time", "group", "hash_version")
-_FEATURE_KEYS = ("name", "kind", "weights", "separator", "dim", "drop", "reason")
+_FEATURE_KEYS = (
+    *("name", "kind", "weights", "separator", "dim", "features", "unit", "drop", "reason"),
+)
+_TIME = "time"  # the kind of a column of which parts are features
 _DROPPED = "dropped"  # the kind of a column that is named, but not used
 
 
@@ -21,6 +24,8 @@ def schema_to_dict(schema: Schema, findings: Mapping[str, Finding] | None = None
     """The content of a schema file; `findings`: what the columns of the data are."""
     features: list[dict[str, Any]] = []
     for feature in schema.features:
+        if schema.time_feature(feature.name):
+            continue
         entry: dict[str, Any] = {"name": feature.name, "kind": feature.kind}
         if feature.kind == "bag" and feature.weights is not None:
             entry["weights"] = feature.weights
@@ -29,8 +34,17 @@ def schema_to_dict(schema: Schema, findings: Mapping[str, Finding] | None = None
         if feature.dim is not None:
             entry["dim"] = feature.dim
         features.append(entry)
+    made = [m for name in schema.fields if (m := schema.time_feature(name))]
+    for name, unit in schema.times.items():
+        entry = {"name": name, "kind": _TIME, "features": [p for c, p in made if c == name]}
+        features.append(entry | ({"unit": unit} if unit else {}))
     for name, finding in (findings or {}).items():
-        if finding.kind == "dropped":
+        if name in schema.times:
+            continue
+        if finding.kind == _TIME or finding.is_time:  # to be filled in
+            entry = {"name": name, "kind": _TIME, "features": []}
+            features.append(entry | ({"unit": finding.unit} if finding.unit else {}))
+        elif finding.kind == "dropped":
             features.append({"name": name, "drop": finding.why})
     return {
         "features": features,
@@ -63,6 +77,7 @@ def schema_from_dict(content: Any, where: str) -> Schema:
     categorical: list[str] = []
     weights: dict[str, str] = {}
     separators: dict[str, str] = {}
+    times: dict[str, str] = {}
     dim = 0
     for i, entry in enumerate(features):
         at = f"{where}: features[{i}]"
@@ -73,10 +88,18 @@ def schema_from_dict(content: Any, where: str) -> Schema:
         kind = _text(entry, "kind", at)
         if kind == _DROPPED:
             continue
+        if kind == _TIME:
+            if parts := _parts(entry, name, at):
+                categorical += (f"{name}.{part}" for part in parts)
+                times[name] = _text(entry, "unit", at) if "unit" in entry else ""
+            continue
         if kind not in names:
             raise DataError(
-                f"{at}: kind must be one of {', '.join(names)}, {_DROPPED}, got {kind!r}"
+                f"{at}: kind must be one of {', '.join(names)}, {_TIME}, {_DROPPED}, got {kind!r}"
             )
+        for key in ("features", "unit"):
+            if key in entry:
+                raise DataError(f"{at}: only a time has `{key}`, {name} is {kind}")
         names[kind].append(name)
         if kind in ("categorical", "bag"):
             categorical.append(name)
@@ -121,10 +144,27 @@ def schema_from_dict(content: Any, where: str) -> Schema:
             tuple(labels),
             hash_version=version,
             separators=separators,
+            times=times,
             **one_name,
         )
     except ValueError as e:
         raise DataError(f"{where}: {e}") from None
+
+
+def _parts(entry: Mapping[str, Any], name: str, at: str) -> list[str]:
+    """The parts of a column of times that are features."""
+    parts = entry.get("features", [])
+    if not isinstance(parts, list) or not all(part in TIME_PARTS for part in parts):
+        raise DataError(
+            f"{at}: the `features` of {name} must be a list of {', '.join(TIME_PARTS)}, got "
+            f"{parts!r}"
+        )
+    unit = entry.get("unit", TIME_UNITS[0])
+    if unit not in TIME_UNITS:
+        raise DataError(
+            f"{at}: the `unit` of {name} must be one of {', '.join(TIME_UNITS)}, got {unit!r}"
+        )
+    return parts
 
 
 def read_schema(path: str | Path) -> Schema:
@@ -187,7 +227,7 @@ def schema_to_text(
 
 def _comment(finding: Finding) -> str:
     """What is known of a column, behind its line."""
-    parts = [] if finding.kind == "dropped" else [finding.why]
+    parts = [finding.why] if finding.kind != "dropped" or finding.is_time else []
     parts += [f"{finding.distinct:,} distinct"] if finding.distinct else []
     parts += [f"{finding.missing:.1%} missing"] if finding.missing else []
     text = "; ".join(parts).replace("\n", " ").replace("\r", " ")

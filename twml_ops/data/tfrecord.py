@@ -86,7 +86,7 @@ class TFRecordSource(Source):
             warn(name, self._findings)
         if schema.typed is None:
             kinds = self._folder_kinds() | self._kinds
-            typed = tuple(n for n in schema.categorical if kinds.get(n) == tf.int64)
+            typed = tuple(n for n in schema.categorical_columns if kinds.get(n) == tf.int64)
             schema = dataclasses.replace(schema, typed=typed)
         if schema.sparse_dim and dim is not None:
             schema = dataclasses.replace(schema, sparse_dim=dim)

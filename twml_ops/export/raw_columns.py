@@ -13,6 +13,7 @@ from twml_ops.data import LayoutName, Schema
 from twml_ops.data.layouts import bag_name
 from twml_ops.data.schema import SPARSE_IDS, SPARSE_VALUES
 from twml_ops.export.example_lists import ExampleLists, at_most_one, same_lengths
+from twml_ops.export.time_columns import time_texts
 from twml_ops.layers import StringHash
 
 _SPELLINGS = (
@@ -41,13 +42,14 @@ class RawColumns:
 
         A tensor is named as its column, with underscores for characters other than letters and
         digits, and more of them at the end where two columns would have the same name. A number is
-        a float32 and a category a string, each [B]. A bag in the column `tags` is `tags` [K] and
-        `tags_row_splits` int64 [B + 1], with the column of its weights [K] if it has any. Raw
-        sparse features are `ids`, `values` and `ids_row_splits`.
+        a float32, a category a string, and so is a time of which features are made, each [B]. A bag
+        in the column `tags` is `tags` [K] and `tags_row_splits` int64 [B + 1], with the column of
+        its weights [K] if it has any. Raw sparse features are `ids`, `values` and `ids_row_splits`.
         """
         schema = self._schema
         dtypes = dict.fromkeys(schema.continuous, tf.float32)
-        dtypes |= dict.fromkeys(schema.categorical, tf.string)
+        dtypes |= dict.fromkeys(schema.categorical_columns, tf.string)
+        dtypes |= dict.fromkeys(schema.times, tf.string)
         dtypes |= {f"{name}_row_splits": tf.int64 for name in schema.bags}
         dtypes |= dict.fromkeys(schema.bag_weights.values(), tf.float32)
         if schema.sparse_dim:
@@ -71,6 +73,7 @@ class RawColumns:
         It has the `layout`, the names of the columns with `numbers`, and for each column with
         `categories`, in the order of the schema, its `name`, the two integers of the `key` of its
         hash, whether it is a `bag`, the column of its `weights` or None, and whether it is `typed`.
+        A feature of a time has a `time` as well: its `column`, `part` and `unit`.
         `sparse` says whether there are raw sparse features.
         """
         schema = self._schema
@@ -84,11 +87,20 @@ class RawColumns:
                     "bag": name in schema.bags,
                     "weights": schema.bag_weights.get(name),
                     "typed": schema.is_typed(name),
+                    **self._time(name),
                 }
                 for name in schema.categorical
             ],
             "sparse": bool(schema.sparse_dim),
         }
+
+    def _time(self, name: str) -> dict[str, Any]:
+        """The description of a feature of a time; nothing of other features."""
+        made = self._schema.time_feature(name)
+        if made is None:
+            return {}
+        column, part = made
+        return {"time": {"column": column, "part": part, "unit": self._schema.times[column]}}
 
     def feature_names(self) -> list[str]:
         """The names of the flat arrays that a scorer makes of the columns."""
@@ -120,7 +132,7 @@ class RawColumns:
         tensors: dict[str, tf.Tensor] = {}
         for name in schema.continuous:
             tensors[name] = at_most_one(lists.numbers(name), name, np.nan)
-        for name in schema.fields:
+        for name in (*(n for n in schema.categorical_columns if n in schema.fields), *schema.times):
             tensors[name] = at_most_one(lists.texts(name), name, "")
         for name in schema.bags:
             tokens = lists.texts(name)
@@ -213,6 +225,9 @@ class RawColumns:
 
     def _spelled(self, name: str, tensors: dict[str, tf.Tensor]) -> tf.Tensor:
         """The categories of a column as they are hashed, see cc/core/category_text.h."""
+        if made := self._schema.time_feature(name):
+            column, part = made
+            return time_texts(column, tensors[column], self._schema.times[column], part)
         texts = tensors[name]
         if not self._schema.is_typed(name):
             return texts

@@ -20,12 +20,17 @@ def schema_table(schema: Schema) -> Table:
     for feature in schema.features:
         notes = [f"weights in {feature.weights}"] if feature.weights else []
         notes += [f"ids below {feature.dim:,}"] if feature.dim else []
+        if made := schema.time_feature(feature.name):
+            notes += [f"{made[1]} of {made[0]}"]
         table.add_row(escape(feature.name), feature.kind, escape(", ".join(notes)))
     for name in schema.labels:
         table.add_row(escape(name), "label", escape(f"positive: {schema.label}"))
     for use in ("weight", "time", "group"):
         if name := getattr(schema, use):
             table.add_row(escape(name), use, "")
+    for name in schema.times:
+        if name != schema.time:
+            table.add_row(escape(name), "time", "")
     return table
 
 
@@ -38,6 +43,7 @@ _OTHERWISE = {
     "time": "--drop",
     "dropped": "--categorical",
 }
+_OFFERED = ("hour", "weekday")  # features of a column of times, of which there are none
 
 
 def columns_table(findings: Mapping[str, Finding], schema: Schema) -> Table:
@@ -62,12 +68,19 @@ def columns_table(findings: Mapping[str, Finding], schema: Schema) -> Table:
         kind = finding.kind + (", group" if name == schema.group else "")
         style = "yellow" if not finding.sure else "dim" if finding.kind == "dropped" else ""
         other = "" if finding.by_type else f"{_OTHERWISE.get(finding.kind, '')} {name}"
+        why = finding.why
+        if name in schema.times:
+            made = (schema.time_feature(n) for n in schema.categorical)
+            why += f"; features: {', '.join(part for c, part in filter(None, made) if c == name)}"
+        elif finding.kind == "time" or finding.is_time:
+            features = ",".join(f"{'' if name == schema.time else f'{name}.'}{p}" for p in _OFFERED)
+            other = f"--time-features {features}"
         table.add_row(
             escape(name or '""'),
             f"[{style}]{kind}{'' if finding.sure else ' ?'}[/]" if style else kind,
             f"{finding.distinct:,}" if finding.distinct else "",
             f"{finding.missing:.1%}" if finding.missing else "",
-            escape(finding.why),
+            escape(why),
             escape(other),
         )
     if left_out:

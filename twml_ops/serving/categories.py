@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from twml_ops._known_categories import Count, KnownCategories
-from twml_ops._raw_columns import categories, strings_of
-from twml_ops.core import hash_strings
+from twml_ops._raw_columns import categories, strings_of, times_of
+from twml_ops.core import hash_strings, time_parts
 from twml_ops.serving.inputs import Arrays
 
 LOG = logging.getLogger(__name__)
@@ -81,10 +81,15 @@ class CategoryCounter:
 
     def _ids(self, column: dict[str, Any], arrays: Arrays) -> Any:
         """The ids of a column in the first rows of a request, which has it as text or as ids."""
-        name = column["name"]
-        if name in arrays:
-            texts = categories(arrays[name])[:_ROWS].ravel()
-            data, offsets = strings_of(name, texts)
+        name, time = column["name"], column.get("time")
+        given = name if time is None else time["column"]
+        if given in arrays:
+            texts = categories(arrays[given])[:_ROWS].ravel()
+            data, offsets = strings_of(given, texts if time is None else times_of(given, texts))
+            if time is not None:
+                parts = time_parts(data, offsets, time["part"], time["unit"])
+                texts = np.array([str(part) if part >= 0 else "" for part in parts], object)
+                data, offsets = strings_of(name, texts)
             key, typed = tuple(column["key"]), column.get("typed", False)
             hashes = hash_strings(data, offsets, key, typed=typed)
             empty = hash_strings(data[:0], [0, 0], key)

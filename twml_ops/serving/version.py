@@ -179,9 +179,10 @@ class Version:
 
     def _warm_up(self) -> None:
         """Computes made-up rows, so that memory is allocated and the program is in caches."""
+        times = self.scorer.times
         for known in self.signatures.by_name.values():
             for rows in _WARMUP_ROWS:
-                arrays = {name: _rows_of(one, rows) for name, one in known.items()}
+                arrays = {n: _rows_of(one, rows, n in times) for n, one in known.items()}
                 self._learn_shapes(self.predict(known, arrays))
 
 
@@ -210,13 +211,13 @@ def _inputs(scorer: Scorer, raw: bool) -> list[Input]:
     ]
 
 
-def _rows_of(one: Input, rows: int) -> NDArray[Any]:
-    """Rows with one entry each: the number 0, the id 0, and the category "0"."""
+def _rows_of(one: Input, rows: int, is_time: bool) -> NDArray[Any]:
+    """Rows with one entry each: the number 0, the id 0, the category "0", and no time."""
     if one.form == "row_splits":
         return np.arange(rows + 1)
     shape = (rows, *(one.dims or ()))
     if one.dtype == "string":
-        return np.full(shape, b"0", object)
+        return np.full(shape, b"" if is_time else b"0", object)
     return np.zeros(shape, one.dtype)
 
 

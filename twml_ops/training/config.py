@@ -19,7 +19,9 @@ from twml_ops.training.errors import UserError
 if TYPE_CHECKING:
     from twml_ops.data import ColumnUses
 
-COLUMN_OPTIONS = ("label", "time", "weight", "group", "categorical", "numeric", "drop")
+COLUMN_OPTIONS = (
+    *("label", "time", "time_features", "weight", "group", "categorical", "numeric", "drop"),
+)
 """The fields that say what columns are."""
 
 DEFAULT_EPOCHS = 4
@@ -93,6 +95,8 @@ class RunConfig:
         label: names of the label columns; none: `label`. This and the following ones are for data
             without a `schema_file`; see `twml_ops.data.ColumnUses`.
         time: the column with the times of the examples; None: one that looks like it, if any.
+        time_features: what is made of times: `hour`, `weekday`, `month` or `hour_of_week` of the
+            column `time`, or of another one, as `COLUMN.hour`.
         weight: the column of sample weights, if any.
         group: the column that examples of one user or request share, if any.
         categorical: columns of categories.
@@ -134,6 +138,7 @@ class RunConfig:
     schema_file: str | None = None
     label: list[str] = dataclasses.field(default_factory=list)
     time: str | None = None
+    time_features: list[str] = dataclasses.field(default_factory=list)
     weight: str | None = None
     group: str | None = None
     categorical: list[str] = dataclasses.field(default_factory=list)
@@ -160,7 +165,8 @@ class RunConfig:
         """What the user says of the columns."""
         from twml_ops.data import ColumnUses  # which imports TensorFlow
 
-        lists = (tuple(names) for names in (self.categorical, self.numeric, self.drop))
+        names = (self.categorical, self.numeric, self.drop, self.time_features)
+        lists = map(tuple, names)
         return ColumnUses(tuple(self.label), self.time, self.weight, self.group, *lists)
 
     def to_json(self) -> dict[str, Any]:

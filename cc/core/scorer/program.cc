@@ -290,6 +290,7 @@ class ProgramReader {
       input.name = column.name;
       input.form = column.form;
       input.r = column.r;
+      input.is_time = column.is_time;
       program_.columns.push_back(std::move(input));
     }
     for (auto* inputs : {&program_.features, &program_.columns}) {

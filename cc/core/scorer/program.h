@@ -21,6 +21,7 @@ struct ProgramInput {
   int64_t splits_input = -1;          // the position of their row splits among the inputs, or -1
   Type type = Type::kFloat;           // of a dense array
   bool shape_known = true;            // of a dense array
+  bool is_time = false;               // strings that are times
   std::vector<int64_t> dims;          // of a row of numbers or strings, if it is known
 
   // The number of strings of a row; 1 for columns.

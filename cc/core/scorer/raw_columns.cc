@@ -1,10 +1,14 @@
 #include "cc/core/scorer/raw_columns.h"
 
+#include <algorithm>
 #include <cmath>
 #include <map>
+#include <optional>
+#include <string_view>
 #include <utility>
 
 #include "cc/core/scorer/category_id.h"
+#include "cc/core/time_text.h"
 
 namespace twml::scorer {
 namespace {
@@ -15,6 +19,43 @@ Status CheckFinite(float x, const std::string& column, int64_t row) {
   return Invalid("column '", column, "' must hold numbers that are finite in float32, got ", x,
                  " in row ", row);
 }
+
+// A categorical feature: the id of a category, or of the part of a time.
+struct Category {
+  // A time that the feature is made of.
+  struct Time {
+    std::string column;
+    TimeFeature feature;
+    std::vector<int64_t> ids;  // of the values of the part
+  };
+
+  // Finds the id of string `i` of a column, or of a missing one.
+  Status Id(const StringColumn& column, int64_t i, int64_t row, int64_t* id) const {
+    if (!time) {
+      *id = CategoryId(column, i, hash);
+      return Status();
+    }
+    const int64_t begin = column.offsets[i];
+    const std::string_view text(reinterpret_cast<const char*>(column.bytes + begin),
+                                static_cast<size_t>(column.offsets[i + 1] - begin));
+    const int64_t part = PartOfTime(text, time->feature);
+    if (part == kUnreadableTime) {
+      return Invalid("column '", time->column, "' must hold dates and times in ISO form",
+                     time->feature.unit == TimeUnit::kNone ? "" : " or in the unit of training",
+                     ", got '", text.substr(0, 40), "' in row ", row);
+    }
+    *id = part == kMissingTime ? kMissingCategory : time->ids[part];
+    return Status();
+  }
+
+  // The column of the request.
+  const std::string& column() const { return time ? time->column : name; }
+
+  std::string name, weights;
+  CategoryHash hash;
+  bool bag = false;
+  std::optional<Time> time;
+};
 
 class RawStep : public Step {
  public:
@@ -86,12 +127,14 @@ class RawFieldCategories : public RawStep {
     for (size_t c = 0; c < in.size(); ++c) {
       const StringColumn& column = ColumnOf(frame, in[c]);
       const int64_t stride = frame.views[in[c]].stride;
-      for (int64_t r = 0; r < frame.rows; ++r) y[r][c] = CategoryId(column, r * stride, hashes_[c]);
+      for (int64_t r = 0; r < frame.rows; ++r) {
+        TWML_RETURN_IF_ERROR(categories_[c].Id(column, r * stride, r, &y[r][c]));
+      }
     }
     return Status();
   }
 
-  std::vector<CategoryHash> hashes_;
+  std::vector<Category> categories_;
 };
 
 // The categories of a bag, and their weights, without missing ones.
@@ -133,7 +176,7 @@ class RawRaggedCategories : public RawStep {
   // A column, and the row splits of a bag or kNoRegister.
   struct Part {
     Register column, row_splits;
-    CategoryHash hash;
+    Category category;
   };
 
   Status Run(const Frame& frame) const override {
@@ -154,7 +197,8 @@ class RawRaggedCategories : public RawStep {
           end = frame.Splits(part.row_splits).end(r);
         }
         for (int64_t k = begin; k < end; ++k) {
-          const int64_t id = CategoryId(ColumnOf(frame, part.column), k, part.hash);
+          int64_t id = kMissingCategory;
+          TWML_RETURN_IF_ERROR(part.category.Id(ColumnOf(frame, part.column), k, r, &id));
           if (id != kMissingCategory) ids[n++] = id;
         }
       }
@@ -166,12 +210,6 @@ class RawRaggedCategories : public RawStep {
   }
 
   std::vector<Part> parts_;
-};
-
-struct Category {
-  std::string name, weights;
-  CategoryHash hash;
-  bool bag;
 };
 
 // Reads the member "raw" and builds the steps.
@@ -242,14 +280,44 @@ class Builder {
     categories_.push_back({name->string(),
                            weights->string(),
                            {sip_key, typed != nullptr && typed->boolean()},
-                           bag->boolean()});
+                           bag->boolean(),
+                           std::nullopt});
+    const Json* const time = item.Find("time");  // of features of times
+    return time == nullptr ? Status() : ReadTime(*time, &categories_.back());
+  }
+
+  Status ReadTime(const Json& item, Category* category) {
+    const Json *const column = item.Find("column"), *const part = item.Find("part");
+    const Json* const unit = item.Find("unit");
+    if (column == nullptr || !column->is(Json::Kind::kString) || part == nullptr ||
+        !part->is(Json::Kind::kString) || unit == nullptr || !unit->is(Json::Kind::kString) ||
+        category->bag) {
+      return Invalid("the time of a category must have a column, a part and a unit");
+    }
+    Category::Time time;
+    time.column = column->string();
+    TWML_RETURN_IF_ERROR(MakeTimeFeature(part->string(), unit->string(), &time.feature));
+    for (int64_t value = 0; value < LimitOf(time.feature.part); ++value) {
+      const std::string token = std::to_string(value);
+      time.ids.push_back(CategoryId(reinterpret_cast<const uint8_t*>(token.data()),
+                                    static_cast<int64_t>(token.size()), category->hash));
+    }
+    category->time = std::move(time);
     return Status();
   }
 
   // In the order of `Scorer.columns`.
   Status AddCategoryColumns() {
     for (const Category& c : categories_) {
+      if (c.time) continue;
       TWML_RETURN_IF_ERROR(AddColumn(c.name, c.bag ? Form::kBagStrings : Form::kStrings));
+    }
+    std::vector<std::string> times;  // each once, for all features that are made of it
+    for (const Category& c : categories_) {
+      if (!c.time || std::find(times.begin(), times.end(), c.column()) != times.end()) continue;
+      times.push_back(c.column());
+      TWML_RETURN_IF_ERROR(AddColumn(c.column(), Form::kStrings));
+      columns_.back().is_time = true;
     }
     for (const Category& c : categories_) {
       if (!c.bag) continue;
@@ -313,8 +381,8 @@ class Builder {
     auto fields = std::make_unique<RawFieldCategories>();
     for (const Category& c : categories_) {
       if (!c.bag) {
-        fields->in.push_back(Column(c.name));
-        fields->hashes_.push_back(c.hash);
+        fields->in.push_back(Column(c.column()));
+        fields->categories_.push_back(c);
         continue;
       }
       const std::string bag = "bag_" + c.name;
@@ -344,8 +412,8 @@ class Builder {
     auto step = std::make_unique<RawRaggedCategories>();
     for (const Category& c : categories_) {
       const Register splits = c.bag ? Column(c.name + "_row_splits") : kNoRegister;
-      step->parts_.push_back({Column(c.name), splits, c.hash});
-      step->in.push_back(Column(c.name));
+      step->parts_.push_back({Column(c.column()), splits, c});
+      step->in.push_back(Column(c.column()));
       if (c.bag) step->in.push_back(splits);
     }
     step->out = {kNoRegister, kNoRegister};

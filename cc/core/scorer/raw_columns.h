@@ -18,6 +18,7 @@ struct RawColumn {
   std::string name;
   Form form;
   Register r;
+  bool is_time = false;  // strings that are times
 };
 
 // Reads the member "raw" of a program, as twml_ops/export/raw_columns.py writes it. Adds the
