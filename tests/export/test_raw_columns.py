@@ -16,11 +16,12 @@ from twml_ops.optimizers import Adagrad
 
 SCHEMA = Schema(
     ("age", "hours per week"),
-    ("city", "tags", "device"),
+    ("city", "tags", "device", "shown at.hour", "shown at.weekday"),
     0,
     "x",
     bags=("tags",),
     bag_weights={"tags": "tag weights"},
+    times={"shown at": "seconds"},
 )
 ROWS = {
     "age": [23.0, None, 61.5, 40.0, 1e9],
@@ -29,6 +30,7 @@ ROWS = {
     "tags": [["a", "b"], [], ["c"], ["new", "a", "a"], ["b"]],
     "tag weights": [[1.0, 0.5], [], [2.0], [1.0, 1.0, 3.0], [0.25]],
     "device": ["phone", "desktop", None, "phone", "car"],
+    "shown at": ["2024-01-31T10:20Z", "", "31.1.2024 23:10", "1706700000", "2024-02-01 01:30+02"],
 }
 B = 5
 
@@ -50,6 +52,7 @@ def write_csv(path, rows=300):
                     "|".join(tags),
                     "|".join(f"{w:.2f}" for w in rng.random(len(tags)) + 0.1),
                     rng.choice(["phone", "desktop", ""]),
+                    rng.integers(1_706_600_000, 1_707_000_000),
                 ]
             )
     return f"csv:{path}"
@@ -72,6 +75,7 @@ def columns(text=str):
     flat = {"age": np.array(ROWS["age"], float), "hours per week": ROWS["hours per week"]}
     flat["city"] = np.array([text(x) for x in ROWS["city"]])
     flat["device"] = np.array(ROWS["device"], object)
+    flat["shown at"] = np.array(ROWS["shown at"], object)
     flat["tags"] = np.array([t for tags in ROWS["tags"] for t in tags])
     flat["tags_row_splits"] = np.cumsum([0, *map(len, ROWS["tags"])])
     flat["tag weights"] = np.array([w for ws in ROWS["tag weights"] for w in ws], np.float32)
@@ -94,7 +98,7 @@ def examples():
         for name, values in row.items():
             if values in ([None], [""]):
                 continue
-            if name in SCHEMA.categorical:
+            if name in SCHEMA.categorical or name in SCHEMA.times:
                 of_bytes = tf.train.BytesList(value=[v.encode() for v in values])
                 feature[name] = tf.train.Feature(bytes_list=of_bytes)
             else:

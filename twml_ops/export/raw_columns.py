@@ -162,6 +162,7 @@ class RawColumns:
         features: dict[str, Any] = {}
         if schema.continuous:
             features.update(self._numbers(tensors))
+        tensors = tensors | self._times(tensors)
         if schema.categorical:
             fields = self._layout == "fields"
             features.update(self._fields(tensors) if fields else self._rows(tensors))
@@ -171,6 +172,16 @@ class RawColumns:
                 rows = tf.RaggedTensor.from_row_splits(tensors[part], splits)
                 features[f"sparse_{part}"] = rows
         return features
+
+    def _times(self, tensors: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+        """The categories of the features of times, by their names."""
+        found: dict[str, tf.Tensor] = {}
+        for column, unit in self._schema.times.items():
+            made = (self._schema.time_feature(name) for name in self._schema.fields)
+            parts = [part for of, part in filter(None, made) if of == column]
+            texts = time_texts(column, tensors[column], unit, parts)
+            found |= {f"{column}.{part}": text for part, text in texts.items()}
+        return found
 
     def _numbers(self, tensors: dict[str, tf.Tensor]) -> dict[str, Any]:
         table = tf.stack([tensors[name] for name in self._schema.continuous], axis=1)
@@ -225,9 +236,6 @@ class RawColumns:
 
     def _spelled(self, name: str, tensors: dict[str, tf.Tensor]) -> tf.Tensor:
         """The categories of a column as they are hashed, see cc/core/category_text.h."""
-        if made := self._schema.time_feature(name):
-            column, part = made
-            return time_texts(column, tensors[column], self._schema.times[column], part)
         texts = tensors[name]
         if not self._schema.is_typed(name):
             return texts

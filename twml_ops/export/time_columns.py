@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 import tensorflow as tf
 
@@ -18,18 +19,20 @@ _GROUPS = 8  # of `TIME`: year, month, day, hour, minute, second, half and zone
 _NO_DATE = "1970,1,1,,,,,"
 
 
-def time_texts(name: str, texts: tf.Tensor, unit: str, part: str) -> tf.Tensor:
-    """The categories of a feature.
+def time_texts(
+    name: str, texts: tf.Tensor, unit: str, parts: Sequence[str]
+) -> dict[str, tf.Tensor]:
+    """The categories of the features of a column.
 
     Args:
         name: of the column.
         texts: strings [B], the times.
         unit: of integers, see `Schema.times`.
-        part: one of `TIME_PARTS`.
+        parts: of `TIME_PARTS`.
 
     Returns:
-        Strings [B], the number of the part, empty where the time is missing. Texts that are no
-        times are an error.
+        Part → strings [B], its number, empty where the time is missing. Texts that are no times are
+        an error.
     """
     texts = tf.strings.strip(texts)
     missing = tf.strings.regex_full_match(texts, _NULL)
@@ -48,7 +51,7 @@ def time_texts(name: str, texts: tf.Tensor, unit: str, part: str) -> tf.Tensor:
     wrong = tf.boolean_mask(texts, tf.logical_not(good))
     with tf.control_dependencies([tf.debugging.Assert(tf.reduce_all(good), [expected, wrong])]):
         seconds = tf.identity(seconds)
-    return tf.where(missing, "", tf.strings.as_string(_part(seconds, part)))
+    return {p: tf.where(missing, "", tf.strings.as_string(_part(seconds, p))) for p in parts}
 
 
 def _seconds_of_dates(texts: tf.Tensor, is_date: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
