@@ -34,3 +34,4 @@ USES = {
     "weight": "times_shown",
     "categorical": ["visits"],
 }
+TIME_FEATURES = ["hour", "weekday"]

@@ -42,6 +42,7 @@ def test_fit_trains_the_model_of_the_command_on_a_file_of_the_same_rows(fitted, 
     schema = TrainedRun(command_run).schema
     assert (fitted.schema_, fitted.schema_.typed) == (schema, schema.typed)
     assert (schema.time, schema.group, schema.weight) == ("at", "user_id", "times_shown")
+    assert schema.fields[-2:] == ("at.hour", "at.weekday")
 
 
 def test_a_saved_classifier_is_a_run_of_the_command(fitted, frame, command_run, tmp_path, capsys):
@@ -82,7 +83,7 @@ def test_copies_and_pickles_predict_the_same(fitted, frame):
 
 def test_tables_of_every_library_with_columns_in_any_order_predict_the_same(fitted, frame):
     expected = fitted.predict_proba(frame)
-    features = [c for c in frame.columns if c not in ("clicked", "at", "times_shown")]
+    features = [c for c in frame.columns if c not in ("clicked", "times_shown")]
     others = [
         frame[features[::-1]].assign(another=1),
         frame.set_index(frame.index[::-1] * 3),
@@ -147,7 +148,10 @@ def test_the_metrics_of_the_evaluation_data_are_found_again(fitted, frame):
 @pytest.mark.one_tf
 def test_explanations_and_plots_come_from_the_same_analyses(fitted, frame):
     found = fitted.explain(frame, against=frame[:300], rows=500)
-    assert {f.name for f in found.features} == {*fitted.feature_names_in_} - {"at"}
+    assert {f.name for f in found.features} == {
+        *fitted.schema_.continuous,
+        *fitted.schema_.categorical,
+    }
     assert found.examples == (1200, 300)
     figures = [fitted.plot.reliability(), fitted.plot.reliability(frame[:100])]
     figures += [fitted.plot.score_histogram(), fitted.plot.learning_curve()]

@@ -73,7 +73,7 @@ def test_clones_have_the_parameters_and_no_model(fitted):
         copy.set_params(epochs=4, units=8)
     assert copy.epochs == 3
     assert repr(copy) == "Classifier(model='sparse_mlp', options={'units': 8}, epochs=3, " + (
-        "max_epochs=2)"
+        "max_epochs=2, time_features=['hour', 'weekday'])"
     )
 
 

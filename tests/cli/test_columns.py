@@ -14,6 +14,7 @@ from twml_ops.training.errors import UserError
 from twml_ops.training.trained_run import TrainedRun
 
 OPTIONS = ["--model", "logistic", "--epochs", "1", "--label", "clicked", "--drop", "noise,url"]
+OPTIONS += ["--time-features", "hour,when.weekday"]
 
 
 @pytest.fixture(scope="module")
@@ -48,6 +49,7 @@ def test_the_table_names_each_column_with_its_kind_and_how_to_change_it(run):
     assert found["user_id"][1:2] == ["40"]
     assert found["user_id"][-2:] == ["--numeric", "user_id"]
     assert "evaluated on the latest examples, by when" in run[1]
+    assert "dates; features: hour, weekday" in " ".join(run[1].split())
 
 
 def test_the_latest_examples_are_held_out_and_again_by_evaluate(run, capsys):
@@ -71,8 +73,9 @@ def test_the_latest_examples_are_held_out_and_again_by_evaluate(run, capsys):
 
 def test_predict_reads_the_columns_as_the_training_did(run, folder, tmp_path, capsys):
     # On their own these lines look different: ids that are one value, tags without a bar.
-    head = "clicked,tags,user_id,price\n"
-    for name, lines in (("a", "no,a|b,7,1\n"), ("b", "no,b|a,7.0,1.0\n")):
+    head = "clicked,tags,user_id,price,when\n"
+    a, b = "no,a|b,7,1,2024-02-05 10:10\n", "no,b|a,7.0,1.0,2024-02-05T11:00+01:00\n"
+    for name, lines in (("a", a), ("b", b)):
         (tmp_path / f"{name}.csv").write_text(head + lines)
         main(["predict", str(run[0]), "--data", f"{tmp_path}/{name}.csv"])
     first, second = capsys.readouterr().out.split()
@@ -82,6 +85,7 @@ def test_predict_reads_the_columns_as_the_training_did(run, folder, tmp_path, ca
 def test_the_configuration_of_a_run_has_the_options(run):
     config = configure(run[0], {}, [])
     assert (config.label, config.drop) == (["clicked"], ["noise", "url"])
+    assert config.time_features == ["hour", "when.weekday"]
     assert configure(run[0], {"drop": ["tags"]}, []).drop == ["tags"]
     schema = configure(run[0], {"schema_file": "x.yaml"}, [])
     assert (schema.schema_file, schema.label, schema.drop) == ("x.yaml", [], [])
@@ -91,6 +95,7 @@ def test_the_configuration_of_a_run_has_the_options(run):
             "--schema: the file says what columns are, got --time",
         ),
         ({"from_run": str(run[0]), "label": ["y"]}, "--from: .* got --label as well"),
+        ({"schema_file": "x.yaml", "time_features": ["hour"]}, "--schema: .* got --time-features"),
     ):
         with pytest.raises(UserError, match=message):
             configure(None, {"data": "x.csv", **given}, [])

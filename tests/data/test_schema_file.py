@@ -1,10 +1,19 @@
 """Schema files: what is written is read again, and what is wrong is named."""
 
+import dataclasses
 import json
 
 import pytest
 
-from twml_ops.data import DataError, Feature, Schema, open_source, read_schema, schema_to_text
+from twml_ops.data import (
+    ColumnUses,
+    DataError,
+    Feature,
+    Schema,
+    open_source,
+    read_schema,
+    schema_to_text,
+)
 
 SCHEMA = Schema(
     ("age", "yes"),
@@ -18,10 +27,15 @@ SCHEMA = Schema(
     time="when",
     group="user",
 )
+TIMES = Schema(
+    *((), ("city", "a.b.hour", "a.b.month", "since.weekday"), 0, "the label is 1"),
+    time="since",
+    times={"a.b": "", "since": "milliseconds"},
+)
 
 
 @pytest.mark.parametrize("format", ["yaml", "json"])
-@pytest.mark.parametrize("schema", [SCHEMA, Schema(("x",), (), 0, "y")])
+@pytest.mark.parametrize("schema", [SCHEMA, Schema(("x",), (), 0, "y"), TIMES])
 def test_what_is_written_is_read_again(format, schema, tmp_path):
     if format == "yaml":
         pytest.importorskip("yaml")
@@ -55,6 +69,18 @@ def test_features_are_listed_with_their_kinds():
         ({"features": [{"name": "ids", "kind": "sparse"}]}, "a `dim` of at least 1"),
         ({"features": [{"name": "x", "kind": "bag", "dim": 1}]}, "only a sparse feature"),
         ({"features": [{"name": "x", "kind": "bag"}] * 2}, r"\['x'\] twice"),
+        ({"features": [{"name": "t", "kind": "time", "features": ["day"]}]}, "a list of hour, wee"),
+        ({"features": [{"name": "t", "kind": "time", "unit": "days"}]}, "the `unit` of t must be"),
+        ({"features": [{"name": "x", "kind": "bag", "unit": "seconds"}]}, "only a time has `unit`"),
+        (
+            {
+                "features": [
+                    {"name": "t", "kind": "time", "features": ["hour"]},
+                    {"name": "t.hour", "kind": "categorical"},
+                ]
+            },
+            r"\['t.hour'\] twice",
+        ),
         ({"features": [{"name": "x", "kind": "bag"}], "labels": []}, "at least one column"),
         ({"features": [{"name": "x", "kind": "bag"}], "labels": [3]}, "a list of names"),
         ({"features": [{"name": "x", "kind": "bag"}], "hash_version": 9}, "hash_version must be 2"),
@@ -86,3 +112,56 @@ def test_sources_with_fixed_features_take_no_schema(criteo_file, criteo_row, tmp
     schema = open_source(source).schema
     with pytest.raises(ValueError, match="only one of like and schema"):
         open_source(source, schema=schema, like=schema)
+
+
+def test_a_saved_schema_of_times_is_the_same_again():
+    saved = json.loads(json.dumps(dataclasses.asdict(TIMES)))
+    assert Schema.from_dict(saved) == TIMES
+    assert TIMES.columns == ("label", "city", "a.b", "since")
+    assert TIMES.without_labels().columns == ("city", "a.b", "since")
+
+
+def test_columns_of_times_are_written_to_be_filled_in(tmp_path):
+    times = "".join(f"{i % 2},2024-01-{10 + i},{1_706_000_000 + i},{i / 8}\n" for i in range(9))
+    (tmp_path / "a.csv").write_text("label,day,created_at,x\n" + times)
+    source = open_source(f"csv:{tmp_path}/a.csv")
+    content = json.loads(schema_to_text(source.schema, "json", source.findings))
+    day, created = (
+        next(f for f in content["features"] if f["name"] == name) for name in ("day", "created_at")
+    )
+    assert day == {"name": "day", "kind": "time", "features": []}
+    assert created == day | {"name": "created_at", "unit": "seconds"}
+    path = tmp_path / "features.json"
+    path.write_text(json.dumps(content))
+    assert open_source(f"csv:{tmp_path}/a.csv", schema=path).schema == source.schema
+    created["features"] = ["hour"]
+    path.write_text(json.dumps(content))
+    schema = read_schema(path)
+    assert (schema.fields, schema.times) == (("created_at.hour",), {"created_at": "seconds"})
+    open_source(f"csv:{tmp_path}/a.csv", schema=path).num_examples()
+
+
+@pytest.mark.parametrize(
+    ("uses", "message"),
+    [
+        (ColumnUses(time_features=("hour",)), "no time of the examples, got hour; name its"),
+        (ColumnUses(time_features=("x.day",)), "time_features must be hour, .* got 'x.day'"),
+        (ColumnUses(time_features=("y.hour",)), "time_features must be hour, .* got 'y.hour'"),
+        (ColumnUses(time_features=("x.hour",)), "x.hour is a column already"),
+        (
+            ColumnUses(time_features=("x.month",), numeric=("x",)),
+            "column x must have one use, got numeric and time_features",
+        ),
+    ],
+)
+def test_time_features_that_cannot_be_made_are_named(uses, message, tmp_path):
+    (tmp_path / "a.csv").write_text("label,x,x.hour\n1,1,2\n0,3,4\n")
+    with pytest.raises(DataError, match=message):
+        open_source(f"csv:{tmp_path}/a.csv", uses=uses)
+
+
+def test_numbers_without_a_unit_are_no_times_and_the_error_says_what_to_write(tmp_path):
+    (tmp_path / "a.csv").write_text("label,x\n1,1\n0,3\n")
+    source = open_source(f"csv:{tmp_path}/a.csv", uses=ColumnUses(time_features=("x.hour",)))
+    with pytest.raises(DataError, match=r"line 2: column x: expected .* '1'; .*`unit: seconds`"):
+        source.num_examples(), [*source.blocks()]

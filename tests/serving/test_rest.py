@@ -245,6 +245,31 @@ def test_metrics_count_unknown_categories(tmp_path):
                 assert client.metric(name) == count
 
 
+def test_times_are_texts_or_integers_of_the_unit_and_their_categories_are_counted(tmp_path):
+    folder = raw_model(tmp_path / "m")
+    program = json.loads((folder / "scorer.json").read_text())
+    time = {"column": "city", "part": "hour", "unit": "seconds"}
+    program["raw"]["categories"][0] |= {"name": "city.hour", "time": time}
+    (folder / "scorer.json").write_text(json.dumps(program))
+    with_categories(folder, **{"city.hour": ["10"], "tags": ["x"]})
+    columns = {"age": [1] * 5, "height": [1] * 5, "tags": [], "tags_row_splits": [0] * 6}
+    times = ["2024-01-31T10:20Z", 1_706_696_430, "31.1.2024 10:00", None, "2024-01-31 11:00"]
+    with serving(folder) as (_, client):
+        status, answer = client.predict({"inputs": columns | {"city": times}})
+        assert status == 200
+        (first, *others), missing, eleven = np.split(np.float32(answer["outputs"]), [3, 4])
+        assert all((other == first).all() for other in others)
+        assert (missing[0] != first).any()
+        assert (eleven[0] != first).any()
+        for result, count in (("known", 3), ("unknown", 1)):
+            labels = f'field="city.hour",model="m",result="{result}"'
+            assert client.metric(f"twml_serving_categories_total{{{labels}}}") == count
+        for wrong, message in (("soon", "got 'soon' in row 4"), (1.5, "must hold texts")):
+            status, answer = client.predict({"inputs": columns | {"city": [*times[:4], wrong]}})
+            assert status == 400
+            assert message in answer["error"]
+
+
 def test_several_outputs_have_names(tmp_path):
     folder = scorer_programs.examples()["outputs"].write(tmp_path / "m")
     x, n = np.arange(12, dtype=np.float32).reshape(2, 2, 3), np.array([[1, 2], [3, 4]])
