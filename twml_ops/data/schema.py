@@ -59,8 +59,13 @@ class Schema:
             for lists in brackets. Bags of CSV files, and of Parquet columns of text, have `|` if it
             is not given. Schemas that differ in this and `typed` alone are equal.
 
+        times: column of times of which there are features → the unit of its integers, one of
+            `TIME_UNITS`, or "" if integers are no times. The features are names of `categorical`,
+            such as `column.hour`, with one of `TIME_PARTS` behind the name of the column.
+
     Raises:
-        ValueError: a name twice, a bag that is no categorical column, or another hash version.
+        ValueError: a name twice, a bag that is no categorical column, a column of `times` with an
+            unknown unit or without a feature, or another hash version.
     """
 
     continuous: tuple[str, ...]
