@@ -58,7 +58,6 @@ class Schema:
         separators: bag → what is between its tokens where they are one text: a character, or `[]`
             for lists in brackets. Bags of CSV files, and of Parquet columns of text, have `|` if it
             is not given. Schemas that differ in this and `typed` alone are equal.
-
         times: column of times of which there are features → the unit of its integers, one of
             `TIME_UNITS`, or "" if integers are no times. The features are names of `categorical`,
             such as `column.hour`, with one of `TIME_PARTS` behind the name of the column.
