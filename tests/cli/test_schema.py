@@ -53,3 +53,15 @@ def test_other_columns_can_be_the_labels(tmp_path, capsys):
     path.write_text(capsys.readouterr().out)
     schema = open_source(data, schema=path).schema
     assert (schema.labels, schema.continuous) == (("click", "buy"), ("age",))
+
+
+def test_the_table_offers_features_of_every_column_of_times(tmp_path, capsys):
+    rows = "".join(f"{i % 2},2024-01-{10 + i},{1_706_000_000 + i},{i / 8}\n" for i in range(9))
+    (tmp_path / "x.csv").write_text("label,day,created_at,x\n" + rows)
+    show = ["schema", f"csv:{tmp_path}/x.csv", "--format", "table"]
+    main(show)
+    words = capsys.readouterr().out.split()
+    at = [i for i, word in enumerate(words) if word == "--time-features"]
+    assert [words[i + 1] for i in at] == ["hour,weekday", "created_at.hour,created_at.weekday"]
+    main([*show, "--time-features", "month"])
+    assert "features: month" in " ".join(capsys.readouterr().out.split())

@@ -74,7 +74,7 @@ def columns_table(findings: Mapping[str, Finding], schema: Schema) -> Table:
             why += f"; features: {', '.join(part for c, part in filter(None, made) if c == name)}"
         elif finding.kind == "time" or finding.is_time:
             features = ",".join(f"{'' if name == schema.time else f'{name}.'}{p}" for p in _OFFERED)
-            other = f"--time-features {features}"
+            other += f"{', ' if other else ''}--time-features {features}"
         table.add_row(
             escape(name or '""'),
             f"[{style}]{kind}{'' if finding.sure else ' ?'}[/]" if style else kind,
