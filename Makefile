@@ -83,7 +83,7 @@ ANY_TF_TESTS = tests/benchmarks tests/cuda tests/core/test_reuse_distance.py tes
 	tests/docs/test_manifests.py tests/docs/test_pages_run.py tests/docs/test_readme.py tests/examples/test_click_log.py
 
 # TensorFlow 2.21 is tested with Keras 2 as well (TF_USE_LEGACY_KERAS=1): what depends on the Keras version is tested on
-# every change, without subclassed models of all layers, which TensorFlow 2.15 saves. Everything that uses Keras is tested
+# every change, without models of all layers, which TensorFlow 2.15 saves. Everything that uses Keras is tested
 # by `make test-slow`, as it runs with Keras 3 and on TensorFlow 2.15.
 LEGACY_KERAS_TESTS = $(addprefix tests/layers/test_,keras_forms.py save_tables.py saving.py serialization.py) \
 	$(addprefix tests/optimizers/test_,composite.py optimizer_config.py optimizers.py wrapped_options.py) \
@@ -91,7 +91,7 @@ LEGACY_KERAS_TESTS = $(addprefix tests/layers/test_,keras_forms.py save_tables.p
 ALL_LEGACY_KERAS_TESTS = tests/test_batch.py tests/layers tests/optimizers tests/metrics tests/examples tests/docs/test_guides.py
 
 # These tests, in which variables and ops have to be on the right device, run with the simulated GPU as well. On the
-# second TensorFlow the tests that Keras 2 on TensorFlow 2.21 runs without a GPU run only with it.
+# second TensorFlow replicas run only with it, as do the tests that Keras 2 on TensorFlow 2.21 runs without a GPU.
 FAKE_GPU_TESTS = tests/distribute/test_mirrored.py tests/export/test_saved_model.py $(ONCE_IN_KERAS_2)
 ONCE_IN_KERAS_2 = tests/optimizers/test_optimizers.py \
 	$(addprefix tests/layers/test_,grouped_sparse_linear.py max_norm.py online_standardize.py sparse_linear.py)
@@ -99,16 +99,18 @@ ONCE_IN_KERAS_2 = tests/optimizers/test_optimizers.py \
 # The single tests with the marker one_tf run on the first of TEST_TFS only as well.
 on_first = $(filter $(1),$(firstword $(TEST_TFS)))
 marked_on = -m "not slow$(if $(call on_first,$(1)),, and not one_tf)"
-ignored_on = $(if $(call on_first,$(1)),,$(patsubst %,--ignore=%,$(ANY_TF_TESTS) $(ONCE_IN_KERAS_2)))
-# Slow tests of which the GPU changes little: `make test-fake-gpu` runs them.
-not_fake_gpu_on = -k "not (stock_export or collectives$(if $(call on_first,$(1)), or bfloat16_kernel_trains))"
+ignored_on = $(if $(call on_first,$(1)),,$(patsubst %,--ignore=%,$(ANY_TF_TESTS) $(ONCE_IN_KERAS_2) tests/distribute/test_mirrored.py))
+# Slow tests of which the GPU changes little, and on the first TensorFlow arithmetic that it runs without a GPU as well:
+# `make test-fake-gpu` runs them.
+NOT_FAKE_GPU_ON_FIRST = collectives or bfloat16_kernel_trains or end_at_zero or of_any_rank or types_without_a_kernel or every_attribute
+not_fake_gpu_on = -k "not (stock_export$(if $(call on_first,$(1)), or $(NOT_FAKE_GPU_ON_FIRST)))"
 
 test-tf-%: .venv/tf-%/.built
 	.venv/tf-$*/bin/python -m pytest $(PYTEST_FLAGS) $(call marked_on,$*) $(call ignored_on,$*)
 	.venv/tf-$*/bin/python -m pytest $(PYTEST_FLAGS) $(BUSY) -p tests.gpu.plugin $(call marked_on,$*) $(call not_fake_gpu_on,$*) \
 		$(FAKE_GPU_TESTS)
 	if [ $* = 2.21 ]; then TF_USE_LEGACY_KERAS=1 .venv/tf-$*/bin/python -m pytest $(PYTEST_FLAGS) $(BUSY) \
-		-m "not slow and not one_tf" -k "(not python_block or tfrs) and not (way_to_save and subclassed)" \
+		-m "not slow and not one_tf" -k "(not python_block or tfrs) and not way_to_save" \
 		$(LEGACY_KERAS_TESTS); fi
 
 test-cc: .venv/tf-$(TF)/.built ## run the C++ tests

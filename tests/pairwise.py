@@ -40,7 +40,7 @@ def classes(lengths, together=2):
 
 
 def _parametrize(parameters, together):
-    values = [list(v) for v in parameters.values()]
+    values = [list(v) for v in parameters.values()]  # the names, if they are a dict
     cases = []
     for places, mark in classes([len(v) for v in values], together).items():
         case = [v[i] for v, i in zip(values, places, strict=True)]

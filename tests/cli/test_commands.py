@@ -198,6 +198,7 @@ assert list(run.signatures) == ["serving_default"]
 """
 
 
+@pytest.mark.one_tf
 @pytest.mark.parametrize("form", [None, "scorer"])
 def test_exports_take_the_raw_columns_of_a_run(fields_run, tmp_path, form, capsys):
     """By default in a process without this package, as TensorFlow Serving has none."""

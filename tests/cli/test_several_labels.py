@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.pairwise import on_both
 from twml_ops import models
 from twml_ops.analysis import scoring
 from twml_ops.cli import main
@@ -136,7 +137,7 @@ RAW = {
 }
 
 
-@pytest.mark.parametrize("method", [None, "platt"])
+@pytest.mark.parametrize("method", on_both([None, "platt"], "platt"))
 def test_raw_columns_give_the_same_probabilities_in_every_export(folder, run, tmp_path, method):
     if method:
         data = ["--data", f"csv:{folder}/b.csv", "--eval", f"csv:{folder}/a.csv"]

@@ -196,6 +196,7 @@ def test_few_examples_are_trained_for_a_fixed_number_of_epochs(tmp_path):
     assert facts["trained_epochs"] == 4
 
 
+@pytest.mark.one_tf
 def test_a_configuration_repeats_a_run_bit_for_bit(libsvm, tmp_path):
     options = [*MODEL, "--epochs", "1", "--set", "units=8", "--set", "hidden=8,4", "--seed", "3"]
     main(["train", "--data", libsvm, "--out", str(tmp_path / "a"), *options])
@@ -337,6 +338,7 @@ def test_debug_shows_the_traceback(tmp_path, capfd, monkeypatch):
     assert err.splitlines()[-1].startswith("twml-ops: unknown source")
 
 
+@pytest.mark.one_tf
 def test_a_schema_file_tells_the_uses_of_the_columns(tmp_path, capsys):
     rng = np.random.default_rng(0)
     lines = [f"{i % 2},{rng.integers(9)},{'ab'[i % 2]}|c,{rng.random():.3f}" for i in range(300)]

@@ -3,6 +3,7 @@
 import pytest
 
 from tests.distribute.peer_ranks import LAWS
+from tests.pairwise import on_both
 from tests.peers.jobs import Job, needs_mpi, started_once
 
 pytestmark = needs_mpi
@@ -11,7 +12,7 @@ JOBS = {"keras": Job("tests.distribute.peer_ranks", 2, (1, 2))}
 job_of = started_once(JOBS)
 
 
-@pytest.mark.parametrize("size", [1, 2])
+@pytest.mark.parametrize("size", on_both([1, 2], 2))
 @pytest.mark.parametrize("law", LAWS)
 def test_law(job_of, law, size):
     job_of("keras").check(size, law)

@@ -196,6 +196,23 @@ def test_sequential_and_subclassed_models(tmp_path):
         np.testing.assert_allclose(tf.nest.flatten(served)[0], want, atol=1e-6)
 
 
+def test_a_stock_export_traces_the_model_once(tmp_path):
+    calls = []
+
+    class Counted(tf.keras.layers.Layer):
+        def call(self, x):
+            calls.append(x)
+            return x
+
+    inputs = tf.keras.Input([2])
+    model = tf.keras.Model(inputs, Counted()(inputs))
+    calls.clear()
+    export.to_stock_tf(model, tmp_path / "stock")
+    assert len(calls) == 1
+    loaded = tf.saved_model.load(str(tmp_path / "stock"))
+    np.testing.assert_array_equal(loaded(tf.ones([3, 2])), np.ones([3, 2]))
+
+
 def test_a_function_traced_before_cannot_be_exported(tmp_path):
     class Traced(tf.keras.Model):
         def __init__(self):

@@ -158,6 +158,25 @@ def test_schedules_and_new_learning_rates_are_followed():
     assert int(optimizer.iterations) == 2
 
 
+@pytest.mark.parametrize("composite", [False, True])
+def test_a_first_step_that_creates_the_slots_is_traced_once(composite):
+    """TensorFlow traces a function whose first trace creates variables once more."""
+    w, traces = tf.Variable(random(N, D, seed=7)), []
+    adam = optimizers.LazyAdam(0.1)
+    optimizer = optimizers.CompositeOptimizer(adam, {}) if composite else adam
+
+    @tf.function(autograph=False, reduce_retracing=True)
+    def step(gradient):
+        traces.append(gradient)
+        optimizer.apply_gradients([(gradient, w)])
+
+    gradients = dense(sparse_gradients())
+    for gradient in gradients:
+        step(gradient)
+    assert len(traces) == 1
+    np.testing.assert_array_equal(w, train(optimizers.LazyAdam(0.1), gradients, graph=True))
+
+
 def test_lazy_adam_is_corrected_by_the_global_step():
     optimizer = optimizers.LazyAdam(0.1)
     w = tf.Variable(np.zeros((N, D), np.float32))

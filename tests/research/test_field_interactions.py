@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.pairwise import on_both
 from twml_ops import research
 
 B, F, D, L = 5, 4, 6, 3
@@ -193,7 +194,7 @@ def stacked(depth=2):
     return tf.keras.Model(x, y)
 
 
-@pytest.mark.parametrize("run_eagerly", [False, True])
+@pytest.mark.parametrize("run_eagerly", on_both([False, True], False))
 def test_a_stack_trains_and_comes_back_from_a_file(tmp_path, run_eagerly):
     x = vectors(rows=64)
     y = (x[:, 0, 0] * x[:, 1, 0] > 0).astype(np.float32)[:, None]

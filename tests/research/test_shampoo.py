@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.pairwise import each_value, on_both
 from tests.research.numpy_shampoo import NumpyShampoo, inverse_root
 from twml_ops import distribute, layers, optimizers, research
 from twml_ops._keras import KERAS_3
@@ -38,21 +39,18 @@ def variables(rng):
     ]
 
 
+CHANGED = {
+    "adam": {},
+    "sgd": {"beta_1": 0.0, "grafting": "sgd"},
+    "adagrad": {"beta_2": 0.9, "grafting": "adagrad"},
+    "whole": {"max_preconditioner_dim": 100, "start_preconditioning_step": 1, "beta_2": 0.99},
+}
+
+
 @pytest.mark.one_tf
-@pytest.mark.parametrize("compiled", [False, True])
-@pytest.mark.parametrize("root_method", ["eigh", "coupled_newton"])
-@pytest.mark.parametrize(
-    "changed",
-    [
-        {},
-        {"beta_1": 0.0, "grafting": "sgd"},
-        {"beta_2": 0.9, "grafting": "adagrad"},
-        {"max_preconditioner_dim": 100, "start_preconditioning_step": 1, "beta_2": 0.99},
-    ],
-    ids=["adam", "sgd", "adagrad", "whole"],
-)
+@each_value(changed=CHANGED, root_method=["eigh", "coupled_newton"], compiled=[False, True])
 def test_every_step_is_that_of_the_formulas(changed, root_method, compiled):
-    options, rng = {**OPTIONS, **changed}, np.random.default_rng(0)
+    options, rng = {**OPTIONS, **CHANGED[changed]}, np.random.default_rng(0)
     weights = variables(rng)
     optimizer = research.Shampoo(0.1, root_method=root_method, **options)
     reference = NumpyShampoo(0.1, **options)
@@ -235,7 +233,7 @@ def test_fit_reduces_the_loss(fresh_keras, run_eagerly):
     assert losses[-1] < losses[0]
 
 
-@pytest.mark.parametrize("how", ["keras", "checkpoint"])
+@pytest.mark.parametrize("how", on_both(["keras", "checkpoint"], "keras"))
 def test_training_goes_on_where_it_was_saved(fresh_keras, tmp_path, how):
     x, y = batch()
     model = compiled()

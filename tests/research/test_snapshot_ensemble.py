@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.pairwise import on_both
 from twml_ops import core, distribute, export, layers, models, optimizers, research
 
 N, ROWS = 30, 64
@@ -154,7 +155,9 @@ def predictions(ensemble, features):
     return np.stack([m(features).numpy() for m in ensemble.members()])
 
 
-@pytest.mark.parametrize("combination", ["mean_probability", "mean_logit", "weighted", "greedy"])
+@pytest.mark.parametrize(
+    "combination", on_both(["mean_probability", "mean_logit", "weighted", "greedy"], "weighted")
+)
 def test_every_combination_is_its_formula_in_memory_in_a_file_and_exported(
     run, combination, tmp_path
 ):

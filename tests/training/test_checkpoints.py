@@ -1,6 +1,8 @@
 """`twml-ops train` continues a run that was stopped, as if it had not been."""
 
+import contextlib
 import dataclasses
+import io
 import json
 import re
 import signal
@@ -65,11 +67,28 @@ def run_steps(libsvm, out, signals, *options):
     )
 
 
+def run_here(libsvm, out, signals, *options):
+    """Runs the same command in this process, and returns its status and what it says of an error.
+
+    A process that imports TensorFlow takes longer than these trainings.
+    """
+    arguments = ["train", "--data", libsvm, "--out", str(out), *OPTIONS, "--model"]
+    arguments += [f"{MODEL}:build", *options]
+    errors = io.StringIO()
+    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stderr(errors):
+        patch.setenv("SIGNALS", signals)
+        patch.setattr("sys.argv", ["twml-ops", *arguments])  # which a message repeats
+        try:
+            main(arguments)
+        except SystemExit as ended:
+            return ended.code, errors.getvalue()
+    return 0, ""
+
+
 @pytest.fixture(scope="module")
 def undisturbed(libsvm, tmp_path_factory):
     out = tmp_path_factory.mktemp("undisturbed") / "run"
-    done = run_steps(libsvm, out, "")
-    assert done.returncode == 0, done.stderr
+    assert run_here(libsvm, out, "") == (0, "")
     assert not (out.parent / "run.checkpoints").exists()
     return out
 
@@ -83,7 +102,8 @@ def check_equal(run, undisturbed):
     assert not run.with_name("run.checkpoints").exists()
 
 
-def test_signals_leave_a_run_that_can_be_continued(libsvm, tmp_path, undisturbed):
+@pytest.mark.one_tf
+def test_signals_leave_a_run_that_can_be_continued(libsvm, tmp_path, undisturbed, capsys):
     """Also where checkpoints have the rows that changed since the one before."""
     out, bases = tmp_path / "run", []
     policy = ["--checkpoint-every", "1", "--checkpoint-policy", "consecutive"]
@@ -93,31 +113,35 @@ def test_signals_leave_a_run_that_can_be_continued(libsvm, tmp_path, undisturbed
         ("15:SIGINT", ["--resume"]),
         (f"{CHOICE_STEPS - 30 + 20}:SIGTERM", ["--resume"]),
     ]:
-        done = run_steps(libsvm, out, signals, *resume, *policy)
-        assert done.returncode == 130, done.stderr
+        if resume:
+            status, errors = run_here(libsvm, out, signals, *resume, *policy)
+        else:
+            done = run_steps(libsvm, out, signals, *policy)
+            status, errors = done.returncode, done.stderr
+        assert status == 130, errors
         message = r"twml-ops: interrupted after step \d+; to continue: twml-ops train .* --resume\n"
-        assert re.fullmatch(message, done.stderr)
+        assert re.fullmatch(message, errors)
         assert not out.exists()
         newest = CheckpointManager(out.with_name("run.checkpoints")).latest()
         bases.append(newest.manifest.base)
     assert bases[0] is None
     assert bases[1] is not None
-    done = run_steps(libsvm, out, "", "--resume", *policy)
-    assert done.returncode == 0, done.stderr
-    assert re.search(r"continuing from step \d+ \(epoch \d\) of ", done.stdout)
+    capsys.readouterr()
+    assert run_here(libsvm, out, "", "--resume", *policy) == (0, "")
+    assert re.search(r"continuing from step \d+ \(epoch \d\) of ", capsys.readouterr().out)
     check_equal(out, undisturbed)
     assert TrainedRun(out).facts["checkpoint_policy"] == "consecutive"
 
 
 @pytest.mark.one_tf
-def test_a_run_that_was_killed_is_continued(libsvm, tmp_path, undisturbed):
+def test_a_run_that_was_killed_is_continued(libsvm, tmp_path, undisturbed, capsys):
     out = tmp_path / "run"
     for signals in ("20:SIGKILL", f"{CHOICE_STEPS}:SIGKILL"):
         done = run_steps(libsvm, out, signals, "--resume", "--checkpoint-every", "16")
         assert done.returncode == -9
-    done = run_steps(libsvm, out, "", "--resume")
-    assert done.returncode == 0, done.stderr
-    assert "continuing from step" in done.stdout
+    capsys.readouterr()
+    assert run_here(libsvm, out, "", "--resume") == (0, "")
+    assert "continuing from step" in capsys.readouterr().out
     check_equal(out, undisturbed)
 
 
@@ -162,22 +186,21 @@ def test_table_options_that_are_not_possible_are_named(libsvm, tmp_path, capsys,
 
 
 @pytest.mark.one_tf
-def test_an_ensemble_goes_on_with_the_member_that_was_stopped(libsvm, tmp_path):
-    options = ["--ensemble", "3", "--epochs", "1", "--checkpoint-every", "1"]
-    done = run_steps(libsvm, tmp_path / "undisturbed", "", *options)
-    assert done.returncode == 0, done.stderr
+def test_an_ensemble_goes_on_with_the_member_that_was_stopped(libsvm, tmp_path, capsys):
+    options = ["--ensemble", "2", "--epochs", "1", "--checkpoint-every", "1"]
+    assert run_here(libsvm, tmp_path / "undisturbed", "", *options) == (0, "")
     out, members = tmp_path / "run", tmp_path / "run.checkpoints" / "members"
-    # The model counts the steps of a member in a process. Each has 30: the signal is in the first,
-    # in the second and in the third member, as 10 steps are left of the one before.
-    for kept in range(3):
-        done = run_steps(libsvm, out, "20:SIGINT", "--resume", *options)
-        assert done.returncode == 130, done.stderr
+    # The model counts the steps of a member in a command. Each has 30: the signal is in the first
+    # and in the second member, as 10 steps are left of the one before.
+    for kept in range(2):
+        capsys.readouterr()
+        status, errors = run_here(libsvm, out, "20:SIGINT", "--resume", *options)
+        assert status == 130, errors
         assert len(list(members.glob("*/model.keras"))) == kept
-        assert ("continuing from step" in done.stdout) == (kept > 0)
-    done = run_steps(libsvm, out, "", *options)
-    assert "has checkpoints of a run that has not finished" in done.stderr
-    done = run_steps(libsvm, out, "", "--resume", *options)
-    assert done.returncode == 0, done.stderr
+        assert ("continuing from step" in capsys.readouterr().out) == (kept > 0)
+    _, errors = run_here(libsvm, out, "", *options)
+    assert "has checkpoints of a run that has not finished" in errors
+    assert run_here(libsvm, out, "", "--resume", *options) == (0, "")
     assert metrics(out) == metrics(tmp_path / "undisturbed")
     for mine, theirs in zip(weights(out), weights(tmp_path / "undisturbed"), strict=True):
         np.testing.assert_array_equal(mine, theirs)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.training.test_checkpoints import run_steps
+from tests.training.test_checkpoints import run_here, run_steps
 from twml_ops import layers, placement
 from twml_ops._keras import KERAS_3
 from twml_ops.cli import main
@@ -110,15 +110,14 @@ def test_a_run_goes_on_from_another_one_in_files_as_in_memory(data, tmp_path):
     assert (tmp_path / "rows").exists()  # a table was large enough
 
 
-def test_a_run_that_was_interrupted_continues_with_the_same_bits(data, tmp_path):
+def test_a_run_that_was_interrupted_continues_with_the_same_bits(data, tmp_path, capsys):
     storage = ["--storage", str(tmp_path / "rows"), "--cache-rows", CACHE, "--epochs", "2"]
-    done = run_steps(data, tmp_path / "undisturbed", "", *storage)
-    assert done.returncode == 0, done.stderr
+    assert run_here(data, tmp_path / "undisturbed", "", *storage) == (0, "")
     done = run_steps(data, tmp_path / "run", "40:SIGINT", *storage)
     assert done.returncode == 130, done.stderr
-    done = run_steps(data, tmp_path / "run", "", "--resume", *storage)
-    assert done.returncode == 0, done.stderr
-    assert re.search(r"continuing from step \d+ ", done.stdout)
+    capsys.readouterr()
+    assert run_here(data, tmp_path / "run", "", "--resume", *storage) == (0, "")
+    assert re.search(r"continuing from step \d+ ", capsys.readouterr().out)
     runs = weights(tmp_path / "run"), weights(tmp_path / "undisturbed")
     assert max(len(w) for w in runs[0] if w.ndim) > int(CACHE)  # the table was in a file
     for mine, theirs in zip(*runs, strict=True):

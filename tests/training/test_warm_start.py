@@ -137,6 +137,7 @@ def test_a_chain_of_runs_can_be_repeated(day_1, tmp_path):
         np.testing.assert_array_equal(mine, theirs)
 
 
+@pytest.mark.one_tf
 def test_a_model_on_fields_keeps_its_rows(fields_run, tmp_path):
     data = write_criteo(tmp_path / "2.tsv", 300, seed=2)
     run = train(data, tmp_path / "run", "--from", str(fields_run))

@@ -71,7 +71,7 @@ def to_tf(
             version 1.
     """
     served = _Served(model, ModelInputs(model, inputs), {}, output_names, _raw(model, schema))
-    _save(served, path, keeps_devices=True)
+    _save(served, path, served.serving, keeps_devices=True)
 
 
 def to_stock_tf(
@@ -105,9 +105,11 @@ def to_stock_tf(
     stored = {} if tables == "float32" else stored_variables(model, tables)
     served = _Served(model, features, stored, output_names, _raw(model, schema))
     with _stock_ops(stored, [tf_variable(v) for v in model.variables]):
-        for function in (served.__call__, *served.serving.values()):
-            _require_stock(function.get_concrete_function())
-        _save(served, path)
+        # TensorFlow would trace a signature that is not a concrete function again.
+        signatures = {n: f.get_concrete_function() for n, f in served.serving.items()}
+        for function in (served.__call__.get_concrete_function(), *signatures.values()):
+            _require_stock(function)
+        _save(served, path, signatures)
 
 
 class _Served(tf.Module):
@@ -182,14 +184,15 @@ def _named(model: Any, outputs: Any, output_names: Sequence[str] | None) -> dict
     return dict(zip(names, flat, strict=True))
 
 
-def _save(served: _Served, path: Path, keeps_devices: bool = False) -> None:
+def _save(
+    served: _Served, path: Path, signatures: dict[str, Any], keeps_devices: bool = False
+) -> None:
     # Readers that want to can then have the variables of our ops on the host, like these ops.
     policy = "save_variable_devices" if keeps_devices else None
     options = tf.saved_model.SaveOptions(
         experimental_custom_gradients=False, experimental_variable_policy=policy
     )
-    signatures = dict(served.serving)
-    tf.saved_model.save(served, os.fspath(path), signatures=signatures, options=options)
+    tf.saved_model.save(served, os.fspath(path), signatures=dict(signatures), options=options)
 
 
 def _require_stock(function: Any) -> None:

@@ -82,19 +82,23 @@ class KerasHost(tf.keras.optimizers.Optimizer):
                 "another optimizer of a CompositeOptimizer"
             )
         warn_of_dense_loss_scaling(self)
+        with _outside_functions():
+            self._create_variables(variables, any(place.is_sharded for place in places))
+        with tf.init_scope():
+            for v in variables:
+                if isinstance(placement.placement_of(v), placement.TieredPlacement):
+                    self._attach_slots(v)
+
+    def _create_variables(self, variables: Sequence[Any], sharded: bool) -> None:
         self._build_keras(variables)
         self._built = True
-        if any(place.is_sharded for place in places):
+        if sharded:
             self._whole_files_only = NotCheckpointable()
         specs = [(v, self.slot_specs(_on_one_replica(v))) for v in variables]
         self._slots: dict[str, list[Any]] = {
             name: [self._add_slot(v, slots[s]) for v, slots in specs]
             for s, name in enumerate(self.slot_names)
         }
-        with tf.init_scope():
-            for v in variables:
-                if isinstance(placement.placement_of(v), placement.TieredPlacement):
-                    self._attach_slots(v)
 
     def _build_keras(self, variables: Sequence[Any]) -> None:
         steps = getattr(self, "gradient_accumulation_steps", None)
@@ -406,6 +410,24 @@ def _on_one_replica(variable: Any) -> Any:
 def _filled_with(value: float) -> Callable[..., tf.Tensor]:
     """An initializer. That of Keras 3 (`Constant`) takes the memory of the variable twice."""
     return lambda shape, dtype: tf.fill(shape, tf.cast(value, dtype))
+
+
+@contextlib.contextmanager
+def _outside_functions() -> Iterator[None]:
+    """Where new variables are no part of the `tf.function` that is being traced.
+
+    TensorFlow traces a function that creates variables twice, and so the first step of a training
+    whose optimizer is not built before. A strategy creates the variables of its replicas itself.
+    """
+    if tf.distribute.has_strategy():
+        yield
+    else:
+        with tf.init_scope(), tf.variable_creator_scope(_created_at_once):
+            yield
+
+
+def _created_at_once(create: Callable[..., Any], **options: Any) -> Any:
+    return create(**{**options, "experimental_enable_variable_lifting": False})
 
 
 @contextlib.contextmanager

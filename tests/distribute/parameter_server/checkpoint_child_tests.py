@@ -31,9 +31,9 @@ from twml_ops.distribute.parameter_server import (
 
 @child_test
 def a_checkpoint_is_restored_on_another_number_of_servers_and_the_other_axis():
-    want = train_alone(optimizers.RowWiseAdagrad(0.1), steps=8)
+    want = train_alone(optimizers.RowWiseAdagrad(0.1), steps=7)
     with tempfile.TemporaryDirectory() as folder:
-        for servers, axis, steps in ((2, "row", 4), (3, "row", 5), (1, "row", 6), (2, "column", 7)):
+        for servers, axis, steps in ((2, "row", 4), (1, "row", 5), (2, "column", 6)):
             options = {"partition_axis": axis, "checkpoint_dir": folder, "checkpoint_every": 100}
             hybrid = trainer(optimizers.RowWiseAdagrad(0.1), servers, **options)
             result = hybrid.fit(batches, steps)
@@ -41,7 +41,7 @@ def a_checkpoint_is_restored_on_another_number_of_servers_and_the_other_axis():
             assert result.own_steps == (4 if steps == 4 else 1)
         hybrid = trainer(optimizers.RowWiseAdagrad(0.1), 3, partition_axis="row", **{
             "checkpoint_dir": folder, "checkpoint_every": 100})  # fmt: skip
-        hybrid.fit(batches, 8)
+        hybrid.fit(batches, 7)
         # A step by column has an accumulator for each half of a row.
         same(want, hybrid.export().get_weights(), 2e-2)
         assert len(found(folder)) == checkpoints.MAX_TO_KEEP
@@ -257,20 +257,20 @@ def a_restored_run_goes_on_with_the_next_batch_and_the_same_random_numbers():
         every = whole_batches()
         return Rest(every[first_batch % len(every) :], every)
 
-    for dataset_fn in (batches, seekable):
-        weights = []
-        for stops in ((11,), (3, 4, 9, 11)):
-            with tempfile.TemporaryDirectory() as folder:
-                for done, steps in zip((0, *stops), stops, strict=False):
-                    hybrid = trainer(
-                        optimizers.Adagrad(0.1),
-                        build=with_dropout,
-                        partition_axis="row",
-                        checkpoint_dir=folder,
-                    )
-                    assert hybrid.fit(dataset_fn, steps).own_steps == steps - done
-            weights.append(hybrid.export().get_weights())
-        same(*weights)
+    weights = []
+    for dataset_fn, stops in ((batches, (11,)), (batches, (3, 9, 11)), (seekable, (4, 9, 11))):
+        with tempfile.TemporaryDirectory() as folder:
+            for done, steps in zip((0, *stops), stops, strict=False):
+                hybrid = trainer(
+                    optimizers.Adagrad(0.1),
+                    build=with_dropout,
+                    partition_axis="row",
+                    checkpoint_dir=folder,
+                )
+                assert hybrid.fit(dataset_fn, steps).own_steps == steps - done
+        weights.append(hybrid.export().get_weights())
+    for stopped in weights[1:]:
+        same(weights[0], stopped)
 
 
 class Rest:

@@ -47,46 +47,50 @@ def _task(op):
 
 @child_test
 def a_step_has_one_message_a_server_and_direction_for_all_tables():
-    for build, kinds in (
-        (builder, [ENTRIES, PRODUCTS, GRADIENTS]),
-        (grouped_model, [ENTRIES, PRODUCTS, GRADIENTS]),
-        (lambda: builder(norm=True), [ENTRIES, PRODUCTS, GRADIENTS, VALUES_GRADIENTS]),
+    for build, axis, kinds in (
+        (builder, "row", [ENTRIES, PRODUCTS, GRADIENTS]),
+        (grouped_model, "row", [ENTRIES, PRODUCTS, GRADIENTS]),
+        (grouped_model, "column", [ENTRIES, PRODUCTS, GRADIENTS]),
+        (lambda: builder(norm=True), "column", [ENTRIES, PRODUCTS, GRADIENTS, VALUES_GRADIENTS]),
     ):
-        for axis in ("row", "column"):
-            make = optimizer_by_table if build is grouped_model else optimizers.LazyAdam
-            hybrid = trainer(make(), build=build, partition_axis=axis)
-            hybrid.fit(batches, 1)
-            for steps in (1, 3):
-                sent = messages(hybrid, steps)
-                assert len(sent) == steps * SERVERS * len(kinds), sent
+        make = optimizer_by_table if build is grouped_model else optimizers.LazyAdam
+        hybrid = trainer(make(), build=build, partition_axis=axis)
+        hybrid.fit(batches, 1)
+        for steps in (1, 3):
+            sent = messages(hybrid, steps)
+            assert len(sent) == steps * SERVERS * len(kinds), sent
 
 
 @child_test
 def asynchronous_workers_share_dense_weights_in_the_same_messages():
     step_of_the_run = 1  # a message of a call
-    for build, before in (
-        (builder, 0),
-        (grouped_model, 0),
-        (lambda: builder(norm=True), 3 * SERVERS),  # norms, before and after; gradients of values
+    norms = 3 * SERVERS  # before and after, and the gradients of values
+    for build, more, before in (
+        (builder, {"max_staleness": 3}, 0),
+        (grouped_model, {}, 0),
+        (grouped_model, {"wire_dtype": "bfloat16"}, 0),
+        (lambda: builder(norm=True), {"max_staleness": 3, "wire_dtype": "bfloat16"}, norms),
     ):
         options = {"build": build, "cluster": TWO_WORKERS, "mode": "async"}
-        for more in ({}, {"max_staleness": 3}, {"wire_dtype": "bfloat16"}):
-            hybrid = trainer(optimizers.Adagrad(0.1), **options, **more)
-            hybrid.fit(batches, 1)
-            for steps in (1, 3):
-                sent = messages(hybrid, steps)
-                assert len(sent) == steps * (3 * SERVERS + before) + step_of_the_run, sent
+        hybrid = trainer(optimizers.Adagrad(0.1), **options, **more)
+        hybrid.fit(batches, 1)
+        for steps in (1, 3):
+            sent = messages(hybrid, steps)
+            assert len(sent) == steps * (3 * SERVERS + before) + step_of_the_run, sent
 
 
 @child_test
 def one_asynchronous_worker_of_several_trains_as_one_process():
-    for build in (builder, grouped_model, lambda: builder(norm=True)):
+    for build, together in (
+        (builder, 3),
+        (grouped_model, 1),
+        (lambda: builder(norm=True), 3),
+    ):
         want = train_alone(optimizers.Adagrad(0.1), build)
-        for together in (1, 3):
-            options = {"mode": "async", "steps_per_execution": together, "build": build}
-            hybrid = trainer(optimizers.Adagrad(0.1), cluster=TWO_WORKERS, **options)
-            assert hybrid.fit(lambda _: whole_batches(), 10).step == 10
-            same(want, hybrid.export().get_weights(), 5e-6)
+        options = {"mode": "async", "steps_per_execution": together, "build": build}
+        hybrid = trainer(optimizers.Adagrad(0.1), cluster=TWO_WORKERS, **options)
+        assert hybrid.fit(lambda _: whole_batches(), 10).step == 10
+        same(want, hybrid.export().get_weights(), 5e-6)
 
 
 def chained_model():
@@ -152,10 +156,9 @@ def the_model_of_a_trainer_can_be_called_outside_of_its_steps():
 @child_test
 def several_steps_of_a_call_are_the_same_steps():
     for options in (
-        {"partition_axis": "row"},
         {"partition_axis": "column", "build": grouped_model},
         {"pipeline": True, "partition_axis": "row"},
-        {"build": with_dropout},
+        {"build": with_dropout, "partition_axis": "row"},
     ):
         found = []
         for together in (1, 3):

@@ -24,6 +24,7 @@ def searched(space, **settings):
     return search.search(space, SCHEMA, data_of(), data_of(rows=256, seed=1), chosen)
 
 
+@pytest.mark.one_tf
 def test_what_is_needed_stays_and_what_is_not_goes():
     space = small_space(max_rows=(), dense=[search.DenseWidth("hidden", (2, 4, 8), 0.0)])
     cheap = searched(space, costs={"flops": 100.0})
@@ -148,6 +149,7 @@ def test_a_choice_of_the_user_is_searched_like_the_others(tmp_path):
     assert again.get_layer("activation").activation is tf.keras.activations.tanh
 
 
+@pytest.mark.one_tf
 def test_a_strategy_trains_what_is_found_and_refuses_the_search():
     space, data = small_space(field_units=(), max_rows=(), dense=()), data_of(rows=128)
     strategy = distribute.mirrored_strategy(2)
