@@ -196,21 +196,19 @@ def test_sequential_and_subclassed_models(tmp_path):
         np.testing.assert_allclose(tf.nest.flatten(served)[0], want, atol=1e-6)
 
 
-def test_a_stock_export_traces_the_model_once(tmp_path):
-    calls = []
+@pytest.mark.parametrize("write", [export.to_tf, export.to_stock_tf])
+def test_each_signature_is_traced_once(tmp_path, model, monkeypatch, write):
+    """That of raw columns has many ops for each column."""
+    traced, assemble = [], ModelInputs.assemble
 
-    class Counted(tf.keras.layers.Layer):
-        def call(self, x):
-            calls.append(x)
-            return x
+    def counted(*args):
+        traced.append(args)
+        return assemble(*args)
 
-    inputs = tf.keras.Input([2])
-    model = tf.keras.Model(inputs, Counted()(inputs))
-    calls.clear()
-    export.to_stock_tf(model, tmp_path / "stock")
-    assert len(calls) == 1
-    loaded = tf.saved_model.load(str(tmp_path / "stock"))
-    np.testing.assert_array_equal(loaded(tf.ones([3, 2])), np.ones([3, 2]))
+    monkeypatch.setattr(ModelInputs, "assemble", counted)
+    write(model, tmp_path / "served")
+    assert len(traced) == 1
+    assert list(tf.saved_model.load(str(tmp_path / "served")).signatures) == ["serving_default"]
 
 
 def test_a_function_traced_before_cannot_be_exported(tmp_path):

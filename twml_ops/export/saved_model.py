@@ -71,7 +71,7 @@ def to_tf(
             version 1.
     """
     served = _Served(model, ModelInputs(model, inputs), {}, output_names, _raw(model, schema))
-    _save(served, path, served.serving, keeps_devices=True)
+    _save(served, path, served.serving(), keeps_devices=True)
 
 
 def to_stock_tf(
@@ -106,7 +106,7 @@ def to_stock_tf(
     served = _Served(model, features, stored, output_names, _raw(model, schema))
     with _stock_ops(stored, [tf_variable(v) for v in model.variables]):
         # TensorFlow would trace a signature that is not a concrete function again.
-        signatures = {n: f.get_concrete_function() for n, f in served.serving.items()}
+        signatures = {n: f.get_concrete_function() for n, f in served.serving().items()}
         for function in (served.__call__.get_concrete_function(), *signatures.values()):
             _require_stock(function)
         _save(served, path, signatures)
@@ -166,7 +166,8 @@ class _Served(tf.Module):
                 "tf_example": serve_examples,
                 "features": serve,
             }
-        self.serving = serving
+        # As an attribute they would be saved, and traced, beside the signatures.
+        self.serving = lambda: serving
 
 
 def _raw(model: Any, schema: Schema | None) -> RawColumns | None:
@@ -192,7 +193,7 @@ def _save(
     options = tf.saved_model.SaveOptions(
         experimental_custom_gradients=False, experimental_variable_policy=policy
     )
-    tf.saved_model.save(served, os.fspath(path), signatures=dict(signatures), options=options)
+    tf.saved_model.save(served, os.fspath(path), signatures=signatures, options=options)
 
 
 def _require_stock(function: Any) -> None:
