@@ -19,6 +19,8 @@ ASAN_SKIPPED = tests/ops/test_memory.py tests/ops/test_out_of_memory.py
 
 export TF_CPP_MIN_LOG_LEVEL ?= 3
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
+# An image may set it. Without compiled files each process of the tests compiles what it imports.
+export PYTHONDONTWRITEBYTECODE =
 
 venv = .venv/tf-$(1)
 NATIVE = $(wildcard cc/core/*.cc cc/core/*.h cc/core/scorer/*.cc cc/core/scorer/*.h cc/core/simd/*.cc cc/core/simd/*.h cc/serving/*.cc cc/serving/*.h twml_ops/include/*.h cc/tf/*/*.cc cc/tf/*/*.h python/*.cc python/*.h) native_build.py bazel/targets.bzl

@@ -123,10 +123,13 @@ def imports(name, path):
                 yield whole if whole in MODULES or whole == "twml_ops._core" else start
 
 
-GRAPH = {
-    name: {i for i in imports(name, path) if i.split(".")[0] == "twml_ops"} - {name}
-    for name, path in MODULES.items()
-}
+@functools.cache
+def whole_graph():
+    """Name -> the modules that it imports, of every module."""
+    return {
+        name: {i for i in imports(name, path) if i.split(".")[0] == "twml_ops"} - {name}
+        for name, path in MODULES.items()
+    }
 
 
 def room_of(module):
@@ -184,13 +187,13 @@ def test_rooms_import_only_rooms_below_them():
 
 
 def test_no_module_imports_what_its_room_may_not():
-    found = arrows_of(GRAPH)
+    found = arrows_of(whole_graph())
     wrong = [what for pair, what in found.items() if pair not in allowed()]
     assert wrong == []
 
 
 def test_every_allowed_arrow_is_there():
-    assert allowed() - set(arrows_of(GRAPH)) == set()
+    assert allowed() - set(arrows_of(whole_graph())) == set()
 
 
 def test_only_the_door_and_commands_name_the_module_of_research():
@@ -217,7 +220,7 @@ def texts_of(path):
 
 
 def test_no_modules_import_each_other_in_a_circle():
-    assert cycle_in(GRAPH) is None
+    assert cycle_in(whole_graph()) is None
 
 
 def test_imports_at_the_top_of_functions_and_under_type_checking_count(tmp_path):

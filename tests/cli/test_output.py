@@ -30,6 +30,7 @@ class Broken:
         raise ValueError("no descriptor")
 
 
+@pytest.mark.one_tf
 @pytest.mark.parametrize(
     "error", [BrokenPipeError(32, "Broken pipe"), OSError(28, "No space left")]
 )

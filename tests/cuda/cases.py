@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -45,14 +46,17 @@ class Case:
 
 def pairwise(factors: Mapping[str, Sequence[Any]]) -> Iterator[dict[str, Any]]:
     """Yields combinations of factors in which every two values of two factors occur together."""
-    names = list(factors)
-    pairs = list(itertools.combinations(range(len(names)), 2))
-    missing = {(i, j, a, b) for i, j in pairs for a in factors[names[i]] for b in factors[names[j]]}
-    every = list(itertools.product(*factors.values()))
+    # A bit for each two values of two factors: what a combination has, and what is missing.
+    bits: dict[Any, int] = collections.defaultdict(lambda: 1 << len(bits))
+    every = {
+        values: sum(bits[pair] for pair in itertools.combinations(enumerate(values), 2))
+        for values in itertools.product(*factors.values())
+    }
+    missing = (1 << len(bits)) - 1
     while missing:
-        best = max(every, key=lambda v: sum((i, j, v[i], v[j]) in missing for i, j in pairs))
-        missing -= {(i, j, best[i], best[j]) for i, j in pairs}
-        yield dict(zip(names, best, strict=True))
+        best = max(every, key=lambda values: (every[values] & missing).bit_count())
+        missing &= ~every[best]
+        yield dict(zip(factors, best, strict=True))
 
 
 def to_bfloat16(a: Array) -> Array:

@@ -5,6 +5,7 @@ import pytest
 import tensorflow as tf
 
 from tests.models.test_new_categories import KNOWN, NEW, SCHEMA, batches, made
+from tests.pairwise import on_both
 from twml_ops import models, research
 from twml_ops.models.new_categories import with_new_categories
 
@@ -27,7 +28,9 @@ def test_each_field_has_the_rows_of_its_memory(file):
         assert 1 < rows <= 1 + known // 2
 
 
-@pytest.mark.parametrize("build", [models.dcn, models.deepfm, research.dhen, models.dlrm])
+@pytest.mark.parametrize(
+    "build", on_both([models.dcn, models.deepfm, research.dhen, models.dlrm], models.dcn)
+)
 def test_models_take_the_hash_and_keep_it(build, file, tmp_path):
     model = made(build, learned_hash=str(file))
     learned = research.load_hash(file, NAMES, 1)

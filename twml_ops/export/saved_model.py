@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -167,7 +167,7 @@ class _Served(tf.Module):
                 "features": serve,
             }
         # As an attribute they would be saved, and traced, beside the signatures.
-        self.serving = lambda: serving
+        self.serving: Callable[[], dict[str, Any]] = lambda: serving
 
 
 def _raw(model: Any, schema: Schema | None) -> RawColumns | None:
