@@ -162,6 +162,7 @@ def test_averaged_weights_are_resumed(tmp_path, every_steps):
         np.testing.assert_allclose(mine, theirs, rtol=1e-6, atol=1e-7)
 
 
+@pytest.mark.one_tf
 def test_several_steps_in_an_execution(tmp_path):
     model, events = fit(tmp_path / "undisturbed", steps_per_execution=4)
     check_resumed(tmp_path, (2, 4), (bits(model), events), steps_per_execution=4)

@@ -6,6 +6,7 @@ import tensorflow as tf
 
 from tests.models.test_field_models import SCHEMAS, features_of
 from tests.models.test_field_models import build as field_model
+from tests.pairwise import on_both
 from twml_ops import core, export, layers, models
 from twml_ops.export.scorer import _LAYERS
 
@@ -49,7 +50,9 @@ def assert_scores_as_keras(model, features, flat, path):
         np.testing.assert_allclose(got[name], array, rtol=0, atol=1e-6)
 
 
-@pytest.mark.parametrize("name", sorted(set(models.names()) - {"sparse_mlp"}))
+@pytest.mark.parametrize(
+    "name", on_both(sorted(set(models.names()) - {"sparse_mlp"}), "dcn", "mmoe")
+)
 def test_every_model_with_several_labels_scores_as_in_keras(tmp_path, name):
     schema = SCHEMAS["everything"]
     assert len(schema.labels) > 1

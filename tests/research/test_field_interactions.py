@@ -200,6 +200,7 @@ def test_a_stack_trains_and_comes_back_from_a_file(tmp_path, run_eagerly):
     y = (x[:, 0, 0] * x[:, 1, 0] > 0).astype(np.float32)[:, None]
     model = stacked()
     adam = tf.keras.optimizers.Adam(0.01)
+    adam.build(model.trainable_variables)  # or the first step is traced twice
     model.compile(adam, "binary_crossentropy", run_eagerly=run_eagerly, jit_compile=False)
     losses = model.fit(x, y, batch_size=32, epochs=4, verbose=0, shuffle=False).history["loss"]
     assert losses[-1] < losses[0]
