@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 from tests.models.test_field_models import SCHEMAS, SMALL, by_label, data_of, features_of
-from tests.pairwise import on_both
+from tests.pairwise import SLOW, on_both
 from twml_ops import export, models
 from twml_ops.core import Scorer
 from twml_ops.models._fields import field_widths
@@ -34,10 +34,12 @@ def test_wrong_widths_are_refused(item):
         field_widths([item], FIELDS, 8)
 
 
-WITH_WIDTHS = sorted(set(SMALL) - {"logistic"})
+WITH_WIDTHS = sorted(set(SMALL) - {"logistic", "dhen"})
 
 
-@pytest.mark.parametrize("name", on_both(WITH_WIDTHS, "dcn", "mmoe"))
+@pytest.mark.parametrize(
+    "name", [*on_both(WITH_WIDTHS, "dcn", "mmoe"), pytest.param("dhen", marks=SLOW)]
+)
 def test_models_with_several_widths_train_and_export_the_same(name, tmp_path):
     tf.keras.utils.set_random_seed(0)
     data = data_of(EVERYTHING, name=name)
