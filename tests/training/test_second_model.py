@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 
+from tests.trained_runs import write_criteo
 from twml_ops.cli import main
 from twml_ops.data import open_source
 from twml_ops.training import selection
@@ -61,10 +62,9 @@ def test_the_configuration_of_the_run_repeats_it_without_a_second_model(run_of_r
     np.testing.assert_array_equal(weights(tmp_path / "again"), weights(run_of_ratings))
 
 
-def test_a_run_that_is_continued_does_not_repeat_the_second_model(
-    ratings, tmp_path, monkeypatch, capsys
-):
-    arguments = ["train", "--data", f"{ratings}[0:600]", "--out", str(tmp_path / "run"), *OPTIONS]
+def test_a_run_that_is_continued_does_not_repeat_the_second_model(tmp_path, monkeypatch, capsys):
+    data = write_criteo(tmp_path / "c.tsv", 200)
+    arguments = ["train", "--data", data, "--out", str(tmp_path / "run"), *OPTIONS]
 
     def interrupt(*args, **kwargs):
         raise KeyboardInterrupt
