@@ -2,9 +2,38 @@
 
 from __future__ import annotations
 
+from typing import TypeVar
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+
+T = TypeVar("T", pa.Table, pa.RecordBatch, pa.Schema)
+
+
+def plain_type(kind: pa.DataType) -> pa.DataType:
+    """The type, without views of text and without run-length encoding."""
+    types = pa.types
+    if types.is_dictionary(kind):
+        return pa.dictionary(kind.index_type, plain_type(kind.value_type), kind.ordered)
+    if types.is_list(kind) or types.is_large_list(kind):
+        make = pa.large_list if types.is_large_list(kind) else pa.list_
+        return make(plain_type(kind.value_type))
+    views = {"string_view": pa.large_string(), "binary_view": pa.large_binary()}
+    if str(kind) in views:
+        return views[str(kind)]
+    if types.is_run_end_encoded(kind):
+        return plain_type(kind.value_type)
+    return kind
+
+
+def with_plain_types(rows: T) -> T:
+    """A table, record batch or schema in which each type is the `plain_type`."""
+    fields = rows if isinstance(rows, pa.Schema) else rows.schema
+    plain = pa.schema([field.with_type(plain_type(field.type)) for field in fields])
+    if plain.equals(fields):
+        return rows
+    return plain if isinstance(rows, pa.Schema) else rows.cast(plain)
 
 
 def is_number(kind: pa.DataType) -> bool:

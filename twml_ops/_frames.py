@@ -22,7 +22,9 @@ from twml_ops._arrow_columns import (
     is_number,
     is_token,
     list_lengths,
+    plain_type,
     time_texts,
+    with_plain_types,
 )
 
 
@@ -56,11 +58,19 @@ def has_text_names(data: Any) -> bool:
     """
     if not is_table(data):
         return False
-    names = data.column_names if hasattr(data, "column_names") else data.columns
-    return all(isinstance(name, str) for name in names)
+    return all(isinstance(name, str) for name in column_names(data))
 
 
-def to_table(data: Any) -> pa.Table:
+def column_names(data: Any) -> list[Any]:
+    """The names of the columns of a table, which pandas does not confine to text.
+
+    Args:
+        data: a table.
+    """
+    return [*(data.column_names if hasattr(data, "column_names") else data.columns)]
+
+
+def to_table(data: Any, names: Collection[str] | None = None) -> pa.Table:
     """The columns of a data frame, a table or an array [rows, columns].
 
     The index of a pandas DataFrame is no column. The columns of an array are `x0`, `x1` and so on.
@@ -68,23 +78,41 @@ def to_table(data: Any) -> pa.Table:
 
     Args:
         data: a data frame or an array.
+        names: the columns of a data frame that are needed: other ones may hold anything, and are
+            left out where they cannot be columns of a table. None: all.
 
     Raises:
         TypeError: it is neither.
         ValueError: it has no rows or no columns, two columns of one name, or a column with values
             of several types.
     """
-    table = _frame(data) if is_table(data) else _array(data)
+    if not is_table(data):
+        table = _array(data)
+    elif names is None:
+        table = _frame(data)
+    else:
+        table = _frame(_only(data, names))
     shape = (table.num_rows, table.num_columns)
     for size, what in zip(shape, ("sample", "feature"), strict=True):
         if not size:
             raise ValueError(
                 f"Found array with 0 {what}(s) (shape={shape}) while a minimum of 1 is required."
             )
-    names = table.column_names
-    if twice := sorted({n for n in names if names.count(n) > 1}):
+    found = table.column_names
+    if twice := sorted({n for n in found if found.count(n) > 1}):
         raise ValueError(f"{name_of(data)} has several columns with the name {', '.join(twice)}")
     return table
+
+
+def _only(data: Any, names: Collection[str]) -> Any:
+    """A data frame without the columns that are not needed, of the packages that can do it."""
+    there = column_names(data)
+    kept = [name for name in there if isinstance(name, str) and name in names]
+    if len(kept) in (0, len(there)):
+        return data
+    if hasattr(data, "iloc"):
+        return data.loc[:, kept] if data.columns.is_unique else data
+    return data.select(kept) if hasattr(data, "select") else data
 
 
 def _frame(data: Any) -> pa.Table:
@@ -98,11 +126,7 @@ def _frame(data: Any) -> pa.Table:
         table = _converted(data, lambda: pa.table(data))
     else:
         table = _converted(data, lambda: interchange.from_dataframe(data))
-    for i, column in enumerate(table.columns):
-        kind = _plain(column.type)
-        if kind != column.type:
-            table = table.set_column(i, table.column_names[i], column.cast(kind))
-    return table
+    return with_plain_types(table)
 
 
 def _converted(data: object, convert: Callable[[], pa.Table]) -> pa.Table:
@@ -116,27 +140,12 @@ def _converted(data: object, convert: Callable[[], pa.Table]) -> pa.Table:
         ) from e
 
 
-def _plain(kind: pa.DataType) -> pa.DataType:
-    """The type, without views of text and without run-length encoding."""
-    types = pa.types
-    if types.is_dictionary(kind):
-        return pa.dictionary(kind.index_type, _plain(kind.value_type), kind.ordered)
-    if types.is_list(kind) or types.is_large_list(kind):
-        make = pa.large_list if types.is_large_list(kind) else pa.list_
-        return make(_plain(kind.value_type))
-    views = {"string_view": pa.large_string(), "binary_view": pa.large_binary()}
-    if str(kind) in views:
-        return views[str(kind)]
-    if types.is_run_end_encoded(kind):
-        return _plain(kind.value_type)
-    return kind
-
-
 def _array(data: Any) -> pa.Table:
     if hasattr(data, "tocsr"):
         raise TypeError(
-            "Sparse data was passed, expected a data frame or a dense array; a column `ids` with "
-            "lists of integers, and a column `values`, hold sparse features"
+            "Sparse data was passed, expected a data frame or a dense array (categories need no "
+            "encoder; one of scikit-learn has the argument sparse_output=False); a column `ids` "
+            "with lists of integers, and a column `values`, hold sparse features"
         )
     array = np.asarray(data)
     if array.dtype.kind == "c":
@@ -195,7 +204,7 @@ def to_vector(data: Any, name: str) -> np.ndarray | pa.Array:
         data = data.combine_chunks()
     if isinstance(data, pa.ChunkedArray):  # what is too large for one array
         raise ValueError(f"{name}: expected at most 2 GB of text, got {data.nbytes:,} bytes")
-    data = data.cast(_plain(data.type)) if _plain(data.type) != data.type else data
+    data = data.cast(plain_type(data.type)) if plain_type(data.type) != data.type else data
     return data.dictionary_decode() if pa.types.is_dictionary(data.type) else data
 
 
@@ -214,18 +223,19 @@ def raw_columns(
     Raises:
         ValueError: a column is missing or has another type.
     """
-    table, found = to_table(data), dict[str, Any]()
+    table, found = to_table(data, {name for name, *_ in described}), dict[str, Any]()
     optional = {name for name, form, *_ in described if form in ("row_splits", "values")}
     names = [name for name, *_ in described]
     missing = [n for n in names if n not in table.column_names and n not in optional]
     if missing:
-        raise ValueError(f"the columns {missing} are missing, got {table.column_names}")
+        raise ValueError(f"the columns {missing} are missing, got {column_names(data)}")
     for name, form, _, splits, _ in described:
         if form in ("ids", "bag"):
             column = table.column(name).combine_chunks()
             if not is_list(column.type):
                 raise ValueError(
-                    f"column {name!r} must hold lists, in a data frame as well, got {column.type}"
+                    f"column {name!r} must hold lists, in a data frame as well, got {column.type}; "
+                    "`.str.split('|')` of pandas divides texts"
                 )
             flat, lengths = column.flatten(), list_lengths(column)
             found[name] = _tokens(flat, name) if form == "bag" else flat.to_numpy()

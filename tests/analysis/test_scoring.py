@@ -122,3 +122,9 @@ def test_metrics_that_are_undefined_have_a_reason(y, weights, reason):
     assert math.isnan(metrics["auc"]) == (reason is not None)
     table = metric_table({**metrics, "new_metric": 0.5}, {"click": metrics})
     assert [row.key for row in table.rows] == [*metrics, "new_metric"]
+
+
+def test_a_log_loss_on_labels_of_one_value_is_compared_with_nothing():
+    metrics = {"log_loss": 0.2, "normalized_entropy": math.nan}
+    (row, _) = metric_table(metrics, {"click": metrics}).rows
+    assert (row.key, row.note) == ("log_loss", "")

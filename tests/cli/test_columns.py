@@ -5,7 +5,9 @@ import io
 import json
 
 import numpy as np
+import pyarrow as pa
 import pytest
+from pyarrow import parquet
 
 from twml_ops.cli import main
 from twml_ops.cli.configure import configure
@@ -99,3 +101,19 @@ def test_the_configuration_of_a_run_has_the_options(run):
     ):
         with pytest.raises(UserError, match=message):
             configure(None, {"data": "x.csv", **given}, [])
+
+
+def test_a_long_table_shows_all_columns_but_plain_features(tmp_path, capsys):
+    table = {f"x{i}": pa.array([i + 0.5, 1.25] * 5) for i in range(100)}
+    table |= {
+        "odd": pa.array([{"a": 1}] * 10),
+        "when": pa.array([None, None, None, 1, 2] * 2, pa.timestamp("s")),
+    }
+    parquet.write_table(pa.table({**table, "label": [0, 1, 2, 0, 1] * 2}), tmp_path / "x.parquet")
+    main(["schema", f"{tmp_path}/x.parquet", "--format", "table", "--drop", "x3"])
+    rows = [line.split() for line in capsys.readouterr().out.splitlines()]
+    found = {row[0]: row[1:3] for row in rows if row}
+    assert found["odd"][0] == "dropped"
+    assert (found["when"], found["label"]) == (["dropped", "?"], ["label", "?"])
+    assert not {"x1", "x3"} & {*found}
+    assert found["…"] == ["and", "100"]

@@ -168,7 +168,7 @@ def test_without_kept_columns_a_file_has_lines_and_parquet_the_predictions(
         ("{}/a.csv", "user_id,no", "has no column no, its columns are user_id, price, note, label"),
         ("{}/a.csv", "price,price", "the column price is named twice"),
         ("{}/taken.csv", "prediction", "the column prediction has the name of the predictions"),
-        ("{}/latin.csv", "note", "latin.csv: line 2 or after"),
+        ("{}/latin.csv", "note", "latin.csv: line 2: expected UTF-8, got the byte 0xe9"),
     ],
 )
 def test_a_column_that_cannot_be_kept_is_one_line_and_no_file(

@@ -125,7 +125,7 @@ def test_a_criteo_row_keeps_its_columns(criteo_file, criteo_row):
         ),
         ({"categorical": ("price",)}, "column price has type double, expected text, integers"),
         ({"continuous": ("nope",)}, "there is no column nope, the columns are"),
-        ({"labels": ("age",)}, "row 1: age must be 0 or 1"),
+        ({"labels": ("age",)}, "row 1: age has no value"),
         ({"bag_weights": {"tags": "price"}}, "column price has type double, expected lists"),
     ],
 )

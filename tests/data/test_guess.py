@@ -282,6 +282,14 @@ SECONDS = 1_709_173_623  # 2024-02-29 02:27:03 UTC
         ("2/29/2024 2:27:03 AM", SECONDS),
         ("02/29/2024, 2:27:03 pm", SECONDS + 12 * 3600),
         ("2024-2-29 2:27:03", SECONDS),
+        ("20240229T022703Z", SECONDS),
+        ("2/29/24 2:27", SECONDS - 3),
+        ("29/Feb/2024:02:27:03 +0000", SECONDS),
+        ("Thu, 29 Feb 2024 02:27:03 GMT", SECONDS),
+        ("Thu Feb 29 03:27:03 +0100 2024", SECONDS),
+        ("Feb 29, 2024, 2:27 am", SECONDS - 3),
+        ("29-FEB-24 02:27:03", SECONDS),
+        ("31 December 1969", -86_400),
         ("1969-12-31", -86_400),
         ("1709173623000", SECONDS * 1000),
         ("NA", None),
@@ -295,7 +303,17 @@ def test_times_are_seconds_since_1970_or_the_numbers_that_they_are(text, seconds
 
 
 @pytest.mark.parametrize(
-    "text", ["2024-13-01", "2024-02-32", "32.02.2024", "31/1/2024", "soon", "2024-2"]
+    "text",
+    [
+        "2024-13-01",
+        "2024-02-32",
+        "32.02.2024",
+        "31/1/2024",
+        "soon",
+        "2024-2",
+        "1/Foo/2024",
+        "May 5",
+    ],
 )
 def test_texts_that_are_no_times_are_named(text, opened):
     schema = Schema(("x",), (), 0, "y", time="t")

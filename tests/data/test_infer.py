@@ -11,8 +11,9 @@ import pytest
 from pyarrow import parquet
 
 from twml_ops.cli import main
-from twml_ops.data import ColumnUses, open_source, read_schema, schema_to_text
+from twml_ops.data import ColumnUses, DataError, open_source, read_schema, schema_to_text
 from twml_ops.data.guess import numbers_of_texts
+from twml_ops.data.infer import look_at
 
 ROWS = 600
 START = datetime.datetime(2024, 2, 27, 22, 5, 7)
@@ -439,14 +440,52 @@ def test_texts_of_amounts_are_the_numbers_that_they_write(text, number):
     np.testing.assert_equal(numbers[0], np.nan if number is None else number)
 
 
-@pytest.mark.parametrize("day", ["31/1/2024", "3/4/2024"])
-def test_dates_that_do_not_say_that_the_month_is_first_are_no_times(day, tmp_path):
+def test_dates_that_do_not_say_that_the_month_is_first_are_no_times(tmp_path):
     file = tmp_path / "x.csv"
-    file.write_text("label,when,x\n" + f"0,{day},1.5\n1,3/2/2024,2.5\n" * 5)
+    file.write_text("label,when,x\n" + "0,3/4/2024,1.5\n1,3/2/2024,2.5\n" * 5)
     with pytest.warns(UserWarning, match="do not say that the month comes first"):
         source = open_source(f"{file}")
     assert source.findings["when"].kind == "dropped"
     assert not source.findings["when"].sure
+    said = open_source(f"{file}", uses=ColumnUses(time="when")).findings["when"]
+    assert (said.kind, said.sure) == ("time", False)
+    assert "do not say that the month comes first" in said.why
+
+
+@pytest.mark.parametrize("ending", [".csv", ".parquet"])
+def test_dates_with_the_day_first_are_so_in_every_row_if_one_of_them_says_it(ending, tmp_path):
+    days = ["3/4/2024 10:00", "31/1/24", "2/12/2023", "", "12/11/2023"]
+    want = ["2024-04-03T10:00", "2024-01-31", "2023-12-02", "NaT", "2023-11-12"]
+    file = tmp_path / f"x{ending}"
+    if ending == ".csv":
+        file.write_text("label,when,x\n" + "".join(f"0,{day},1.5\n" for day in days))
+    else:
+        table = pa.table({"label": [0] * 5, "when": [d or None for d in days], "x": [1.5] * 5})
+        parquet.write_table(table, file)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        source = open_source(str(file))
+    schema = tmp_path / "features.yaml"
+    schema.write_text(schema_to_text(source.schema, "yaml", source.findings))
+    seconds = np.array(want, "datetime64[s]").astype(float)
+    for again in (source, open_source(f"{file}[:3]", schema=schema)):
+        (block,) = again.blocks()
+        got = block.columns["time"]
+        np.testing.assert_array_equal(
+            got, np.where(np.isnat(np.array(want, "datetime64[s]")), np.nan, seconds)[: len(got)]
+        )
+    assert source.findings["when"].why.startswith("dates with the day first")
+    # Serving reads a time with slashes with the month first.
+    with pytest.raises(DataError, match="time_features .* column when, in which the day is first"):
+        open_source(str(file), uses=ColumnUses(time_features=("hour",)))
+    described = json.loads(schema_to_text(source.schema, "json", source.findings))
+    described["features"] = [
+        entry | {"features": ["hour"]} if entry["name"] == "when" else entry
+        for entry in described["features"]
+    ]
+    schema.write_text(json.dumps(described))
+    with pytest.raises(DataError, match="day_first"):
+        read_schema(schema)
 
 
 @pytest.mark.parametrize("name", [write.__name__ for write in FILES])
@@ -466,3 +505,123 @@ def test_what_schema_writes_reads_the_same_examples(name, opened, tmp_path):
             np.concatenate([b.columns["time"] for b in s.blocks()]) for s in (source, again)
         ]
         np.testing.assert_array_equal(*times_of)
+
+
+def look(name, values):
+    return look_at(name, pa.array(values), may_be_numbers=True)
+
+
+@pytest.mark.parametrize(
+    ("name", "form"),
+    [
+        ("ts", "%d/%b/%Y:%H:%M:%S +0000"),
+        ("sent", "%a, %d %b %Y %H:%M:%S GMT"),
+        ("day", "%d-%b-%y"),
+        ("time", "%Y%m%d%H%M%S"),
+        ("event_ts", "%s.25"),
+    ],
+)
+def test_times_in_the_forms_of_logs_and_databases_are_times(name, form):
+    rng = rng_of(name)
+    texts = [t.strftime(form.replace("%s", str(int(t.timestamp())))) for t in times(rng)]
+    found = look(name, texts)
+    assert (found.kind, found.sure) == ("time", True)
+
+
+def test_texts_that_a_column_of_times_is_not_read_as_are_left_out_and_uncertain():
+    texts = [t.strftime("%Hh%M %d.%m.") for t in times(rng_of("odd"))]
+    for odd in (texts, [str(t) for t in times(rng_of("odd"))] + ["unknown"]):
+        found = look("event_time", odd)
+        assert (found.kind, found.sure) == ("dropped", False)
+        assert f"the text '{odd[0] if odd is texts else 'unknown'}' is not read as one" in found.why
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "kind"),
+    [
+        ("__index_level_0__", [5, 3, 9] * ROWS, "dropped"),
+        ("", np.random.default_rng(0).permutation(ROWS), "dropped"),
+        ("Unnamed: 0", np.random.default_rng(0).permutation(ROWS) * 3, "dropped"),
+        ("price", np.random.default_rng(0).permutation(ROWS), "continuous"),
+    ],
+)
+def test_an_index_that_is_not_in_order_is_no_feature(name, values, kind):
+    for column in (values, [str(v) for v in values]):
+        assert look(name, column).kind == kind
+
+
+def test_versions_are_categories_that_keep_their_zeros():
+    texts = words(rng_of("versions"), "1.1", "1.10", "2.0")
+    assert look("os_version", texts).kind == "categorical"
+    assert look("score", texts).kind == "continuous"
+    assert not look("os_version", [float(t) for t in texts]).sure
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "kind"),
+    [
+        ("took", [f"{i // 60}h{i % 60}" for i in range(ROWS - 1)] + ["1h1"], "categorical"),
+        ("arrays", [f"[{i % 7} {i % 5}]" for i in range(ROWS)], "categorical"),
+        ("weighted", [f"a:{i % 7}.5|b:0.{i % 9}" for i in range(ROWS)], "bag"),
+        ("weight", [f"{i % 40}.5 kg" for i in range(ROWS)], "categorical"),
+        ("request_id", np.random.default_rng(0).permutation(ROWS).tolist(), "categorical"),
+        ("big", (np.random.default_rng(0).permutation(ROWS) + 2**60).tolist(), "categorical"),
+    ],
+)
+def test_what_is_hardly_meant_as_categories_is_uncertain(name, values, kind):
+    found = look(name, values)
+    assert (found.kind, found.sure) == (kind, False)
+
+
+@pytest.mark.parametrize(
+    ("name", "missing"), [("birth_date", 0.0), ("signup", 0.0), ("click_time", 0.6)]
+)
+def test_dates_of_birth_and_times_of_few_rows_order_no_examples(name, missing, tmp_path):
+    rng = rng_of(name)
+    dates = [str(t) if rng.random() >= missing else "" for t in times(rng, in_order=False)]
+    columns = {name: dates, "x": words(rng, "a", "b"), "label": rng.integers(0, 2, ROWS).tolist()}
+    (tmp_path / "x.csv").write_text(csv(columns))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        source = open_source(str(tmp_path / "x.csv"))
+        said = open_source(str(tmp_path / "x.csv"), uses=ColumnUses(time=name))
+    assert source.schema.time is None
+    assert (source.findings[name].kind, source.findings[name].sure) == ("dropped", False)
+    assert said.schema.time == name
+
+
+@pytest.mark.parametrize("view", [pa.string_view(), pa.binary_view()])
+def test_views_in_parquet_files_are_read_as_what_they_view(view, tmp_path):
+    texts = pa.array(["a", "b"] * 10)
+    tokens = []
+    for name, column in (("plain", texts), ("views", texts.cast(view))):
+        table = pa.table({"x": column, "label": [0, 1] * 10})
+        parquet.write_table(table, tmp_path / f"{name}.parquet")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            (block,) = open_source(str(tmp_path / f"{name}.parquet")).blocks()
+        tokens.append(block.groups["categorical"].table)
+    np.testing.assert_array_equal(*tokens)
+
+
+@pytest.mark.parametrize("name", ["session", "user_id_2", "category1"])
+def test_integers_that_missing_ones_made_floats_are_what_the_integers_are(name):
+    rng = rng_of(name)
+    numbers = rng.choice(rng.choice(5000, 60, replace=False), ROWS, p=rng.dirichlet([0.3] * 60))
+    floats = np.where(rng.random(ROWS) < 0.1, np.nan, numbers.astype(float))
+    assert look(name, numbers).kind == "categorical"
+    assert look(name, floats).kind == "categorical"
+    texts = pa.array([None if np.isnan(x) else str(x) for x in floats])
+    assert look_at(name, texts, may_be_numbers=True).kind == "categorical"
+    assert look("session", numbers.astype(float)).kind == "continuous"  # nothing is missing
+
+
+def test_a_time_that_some_rows_lack_says_where_these_rows_are(tmp_path):
+    rows = [f"{t},{i % 2},{i}.5" for i, t in enumerate(times(rng_of("holes")))]
+    rows[7] = ",1,0.5"
+    (tmp_path / "x.csv").write_text("\n".join(["ts,label,x", *rows]) + "\n")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        found = open_source(str(tmp_path / "x.csv")).findings["ts"]
+    assert (found.kind, found.sure) == ("time", False)
+    assert found.why == "dates; examples without one are trained on, never held out"

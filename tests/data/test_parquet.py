@@ -88,11 +88,11 @@ def test_ids_without_values_count_as_ones(write, rows_of):
     ("columns", "message"),
     [
         ({"x": [1]}, "there is no column `label`"),
-        ({"label": ["a"], "x": [1]}, "column `label`, got string"),
+        ({"label": ["a"], "x": [1]}, "column `label`, got .a.; write 1"),
         ({"label": [1]}, "no feature columns"),
         ({"label": [1], "x": [{"a": 1}]}, r"no feature.*left out: x \(type struct"),
         ({"label": [0, 3], "x": [1, 1]}, "row 1: label must be 0 or 1"),
-        ({"label": [0, None], "x": [1, 1]}, "row 1: label must be 0 or 1 .*, got nan"),
+        ({"label": [0, None], "x": [1, 1]}, "row 1: label has no value"),
         ({"label": [0, 1], "ids": [[1], [-1]]}, r"row 1: ids must be in \[0, .*got -1"),
         ({"label": [0], "ids": [[1, 2]], "values": [[1.0]]}, "row 0: .* different lengths"),
         ({"label": [0], "ids": [[1]], "values": [[math.nan]]}, "row 0: values must be finite"),

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
-from twml_ops._frames import to_table
+from twml_ops._frames import raw_columns, to_table
 from twml_ops.data import ColumnUses, DataError, Schema
 from twml_ops.data import parquet as parquet_reader
 from twml_ops.data.arrow import TableSource
@@ -86,7 +86,8 @@ def test_a_table_gives_the_schema_and_the_examples_of_its_file(tmp_path):
     parquet.write_table(pa.table(COLUMNS), tmp_path / "a.parquet")
     source = same(pa.table(COLUMNS), tmp_path / "a.parquet", uses)
     schema = source.schema
-    assert {"float", "decimal", "whole"} <= {*schema.continuous}
+    assert {"float", "decimal"} <= {*schema.continuous}
+    assert "whole" in schema.categorical  # integers with missing ones
     assert {"large", "dictionary", "numbers_dictionary", "bag"} <= {*schema.categorical}
     assert (schema.time, schema.group, schema.sparse_dim) == ("at", "text", 4)
     assert not {"duration", "struct", "nothing"} & {*schema.columns}
@@ -158,3 +159,17 @@ def test_what_is_no_table_is_refused_with_the_reason():
     table = pa.table({"a": ["x", "y"], "b": [1.5, 2.5]})
     assert to_table(Old(table)).to_pylist() == table.to_pylist()
     assert to_table([[1, 2], [3, 4]]).column_names == ["x0", "x1"]
+
+
+@pytest.mark.parametrize("package", ["pandas", "polars"])
+def test_columns_that_are_not_needed_may_hold_anything(package):
+    odd = pd.DataFrame({"odd": [{"a": 1}, "text"], "city": ["a", "b"], 7: [1, 2], "x": [1.5, None]})
+    if package == "polars":
+        city, x = odd["city"].tolist(), odd["x"].tolist()
+        odd = pl.DataFrame({"odd": [object(), object()], "city": city, "x": x})
+    described = [("x", "dense", "", "", None), ("city", "strings", "", "", None)]
+    found = raw_columns(odd, described)
+    assert found["city"].tolist() == ["a", "b"]
+    np.testing.assert_array_equal(found["x"], [1.5, np.nan])
+    with pytest.raises(ValueError, match=r"\['nix'\] are missing, got \[.*'odd'"):
+        raw_columns(odd, [*described, ("nix", "dense", "", "", None)])

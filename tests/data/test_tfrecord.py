@@ -129,7 +129,7 @@ def test_a_dataset_reads_inside_tensorflow_before_anything_is_cached(write, tmp_
         ([example(label=[b"a"], x=[1])], "expected a number `label`"),
         ([example(label=[1])], "no feature columns besides `label`"),
         ([example(label=[1], ids=[1.5])], "`ids` must be integers"),
-        ([example(label=[1], x=[1]), example(x=[1])], "record 1: label must be 0 or 1"),
+        ([example(label=[1], x=[1]), example(x=[1])], "record 1: label has no value"),
         ([example(label=[1], x=[1]), example(label=[5], x=[1])], "record 1: label must be 0 or 1"),
         ([example(label=[1], x=[1.5, 2])], "record 0: x holds more than one number"),
         ([example(label=[1], x=[1]), example(label=[1], x=[1.5])], "after record 0"),

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from twml_ops._frames import is_table, name_of, to_table
+from twml_ops._frames import column_names, is_table, name_of, to_table
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -184,9 +184,9 @@ class Fitted:
             TypeError: it is no table and no array.
             ValueError: columns are missing.
         """
-        table = to_table(data)
-        count = len(self.columns)
         by_position = not is_table(data) or not self.named
+        table = to_table(data, None if by_position else self.schema.columns)
+        count = len(self.columns)
         if by_position and is_table(data) and {*self.columns} <= {*table.column_names}:
             return table  # of a model for arrays: the names x0, x1, ...
         if by_position:
@@ -203,7 +203,7 @@ class Fitted:
         if missing:
             raise ValueError(
                 f"{name_of(data)} lacks the columns {missing}, with which the model was trained; "
-                f"it has {table.column_names}"
+                f"it has {column_names(data)}"
             )
         return table
 

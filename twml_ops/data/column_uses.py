@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from twml_ops.data.errors import DataError, DataWarning
 from twml_ops.data.infer import Finding
-from twml_ops.data.names import time_rank
+from twml_ops.data.names import NO_TIME, time_rank
 from twml_ops.data.schema import DEFAULT_LABELS, SPARSE_IDS, TIME_PARTS, Schema
 
 
@@ -40,6 +40,8 @@ class ColumnUses:
 
 
 NO_USES = ColumnUses()
+BY_OPTION = "dropped by an option"
+_MAX_MISSING = 0.5  # times of fewer rows, say of the positives only, order no examples
 
 
 def schema_of(
@@ -78,10 +80,20 @@ def schema_of(
     of_times = {column for column, _ in features.values()}
     for column in of_times - {time}:
         found[column] = _chosen(found[column], "time")
+    if time is not None and found[time].missing:
+        why = f"{found[time].why}; examples without one are trained on, never held out"
+        found[time] = found[time]._replace(why=why, sure=False)
     for name, finding in found.items():
         if finding.kind == "time" and name not in (time, *of_times):
             why = f"{finding.why}, but not the time of the examples"
-            found[name] = finding._replace(kind="dropped", why=why, is_time=True)
+            sure = time is not None or finding.distinct <= 1
+            if not sure:
+                rare = finding.missing > _MAX_MISSING
+                why += ", as most are missing" if rare else ", by its name"
+            by_type = finding.by_type and sure
+            found[name] = finding._replace(
+                kind="dropped", why=why, sure=sure, by_type=by_type, is_time=True
+            )
 
     def named(*kinds: str) -> tuple[str, ...]:
         return tuple(name for name, finding in found.items() if finding.kind in kinds)
@@ -107,6 +119,7 @@ def schema_of(
         group=uses.group,
         typed=tuple(n for n in categorical if found[n].typed),
         times={column: found[column].unit or "" for column in found if column in of_times},
+        day_first=time is not None and found[time].day_first,
     )
     return schema, found
 
@@ -133,6 +146,12 @@ def _time_features(
         made = f"{column}.{part}"
         if made in found:
             raise DataError(f"{path}: time_features: {made} is a column already")
+        if found[column].day_first:
+            raise DataError(
+                f"{path}: time_features must be of dates whose order is the same everywhere, got "
+                f"column {column}, in which the day is first, as in `31/1/2024`: write the month "
+                "first, or the year, as in `2024-01-31`"
+            )
         features[made] = column, part
     _check_times(uses, {column for column, _ in features.values()}, path)
     return features
@@ -185,13 +204,25 @@ def _label_hint(found: Mapping[str, Finding]) -> str:
     two = [
         n for n, f in found.items() if f.distinct == 2 and f.kind in ("continuous", "categorical")
     ]
-    text = ", ".join(two) if two else f"none; the columns are {[*found]}"
+    text = (
+        ", ".join(n if n == n.strip() else repr(n) for n in two)
+        if two
+        else f"none; the columns are {[*found]}"
+    )
     return f"; name the label: `--label NAME`. Columns with two values: {text}"
 
 
 def _chosen(finding: Finding, kind: str) -> Finding:
     """What a column is that the user has said something of."""
-    why = {"label": "the label", "dropped": "dropped by an option"}.get(kind, "by an option")
+    why = {"label": "the label", "dropped": BY_OPTION}.get(kind, "by an option")
+    if kind == "label" and finding.distinct not in (0, 2):
+        why += f", which must have two values, not {finding.distinct:,}"
+        return finding._replace(kind=kind, why=why, sure=False, by_type=True)
+    if kind == "label" and finding.missing:
+        why += ", which no row may lack"
+        return finding._replace(kind=kind, why=why, sure=False, by_type=True)
+    if kind == "time" and finding.kind == "dropped" and not finding.sure:
+        return finding._replace(kind=kind, why=f"{why}: {finding.why}")
     if kind == "categorical" and finding.kind == "bag" and finding.separator is None:
         kind = "bag"  # a list stays one
     return finding._replace(kind=kind, why=why, sure=True, by_type=True)
@@ -199,7 +230,14 @@ def _chosen(finding: Finding, kind: str) -> Finding:
 
 def _choose_time(found: Mapping[str, Finding]) -> str | None:
     """The column of times that is the time of the examples."""
-    times = [n for n, f in found.items() if f.kind == "time" and f.distinct > 1]
+    times = [
+        n
+        for n, f in found.items()
+        if f.kind == "time"
+        and f.distinct > 1
+        and time_rank(n) < NO_TIME
+        and f.missing <= _MAX_MISSING
+    ]
 
     def rank(name: str) -> tuple[int, bool, int]:
         return time_rank(name), not found[name].in_order, -found[name].distinct

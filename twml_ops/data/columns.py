@@ -23,7 +23,7 @@ from twml_ops._arrow_columns import (
 from twml_ops._category_hash import MISSING
 from twml_ops.data.block import Array, Block, Categories, Group, Rows
 from twml_ops.data.errors import DataError, one_line, quote
-from twml_ops.data.files import binary_labels, check_sparse, finite_numbers
+from twml_ops.data.files import OF_LABELS, binary_labels, check_sparse, finite_numbers
 from twml_ops.data.guess import SEPARATOR, numbers_of_labels, split_lists, times_of_texts
 from twml_ops.data.hashing import hash_column, hash_tokens, time_parts
 from twml_ops.data.schema import SPARSE_IDS, SPARSE_VALUES, TIME_UNITS, Schema
@@ -54,8 +54,11 @@ class Columns(ABC):
         """The numbers of a label, which may be text: yes and true are 1, no and false are 0."""
         return self.numbers(name)
 
-    def times(self, name: str) -> Array:
-        """The time of each row, in seconds since 1970 or as the number that it is; NaN: none."""
+    def times(self, name: str, day_first: bool = False) -> Array:
+        """The time of each row, in seconds since 1970 or as the number that it is; NaN: none.
+
+        `day_first`: see `Schema`.
+        """
         return self.numbers(name)
 
     @abstractmethod
@@ -109,7 +112,7 @@ def block_of(columns: Columns, schema: Schema, where: Where, dim: int | None) ->
     if schema.weight is not None:
         extra["weight"] = _weights(columns.numbers(schema.weight), schema.weight, where)
     if schema.time is not None:
-        extra["time"] = columns.times(schema.time)
+        extra["time"] = columns.times(schema.time, schema.day_first)
     if schema.group is not None:
         extra["group"] = columns.ids(schema.group)
     return Block(labels[0] if len(labels) == 1 else np.stack(labels, axis=1), groups, extra)
@@ -250,12 +253,12 @@ class ArrowColumns(Columns):
             raise self._wrong(name, "a number or bool")
         return floats(column)
 
-    def times(self, name: str) -> Array:
+    def times(self, name: str, day_first: bool = False) -> Array:
         """See `Columns`; dates and times may be text."""
         texts = _texts(self._column(name))
         if texts is None:
             return self.numbers(name)
-        times, good = times_of_texts(texts)
+        times, good = times_of_texts(texts, day_first)
         if not good.all():
             row = int(good.argmin())
             raise DataError(
@@ -274,7 +277,7 @@ class ArrowColumns(Columns):
             row = int(good.argmin())
             raise DataError(
                 f"{self._where(row)}: expected a number, yes, no, true or false in the column "
-                f"`{name}`, got {self._column(name).type} {quote(texts[row].as_py())}"
+                f"`{name}`, got {quote(texts[row].as_py())}{OF_LABELS}"
             )
         return numbers
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
@@ -28,7 +29,7 @@ from twml_ops._category_hash import column_key
 from twml_ops.data.block import Array, Block
 from twml_ops.data.column_uses import NO_USES, ColumnUses, schema_of, warn
 from twml_ops.data.columns import ArrowColumns, Columns, Where, block_of
-from twml_ops.data.csv_rows import CsvFile, CsvRows
+from twml_ops.data.csv_rows import CsvFile, CsvRows, check_utf8
 from twml_ops.data.errors import DataError, one_line, quote
 from twml_ops.data.files import File, files_of
 from twml_ops.data.guess import (
@@ -43,10 +44,11 @@ from twml_ops.data.infer import NOTHING, Finding, look_at
 from twml_ops.data.partitions import Partitions
 from twml_ops.data.schema import Schema
 from twml_ops.data.source import Source
-from twml_ops.data.text import read_chunks
+from twml_ops.data.text import decompressed_size, is_compressed, read_chunks
 from twml_ops.data.units import Piece
 
 _SAMPLE_BYTES = 1 << 20
+_EMPTY_GZ = 100  # a .gz of nothing has fewer bytes, with the longest usual name in it
 
 
 class CsvSource(Source):
@@ -73,10 +75,11 @@ class CsvSource(Source):
             DataError: a file is empty or has other columns than the first.
         """
         super().__init__(name)
-        self._files = files_of(glob)
+        self._files = _with_text(files_of(glob))
         self._partitions = Partitions(glob, self._files)
         self._delimiter = _delimiter(self._files[0])
         header, first = self._file(self._files[0]).beginning(_SAMPLE_BYTES)
+        check_utf8(header)
         self._header = _names(header, self._delimiter)
         self._guessed: set[str] = set()  # columns of numbers that no schema declares
         self._warned: set[str] = set()
@@ -165,6 +168,7 @@ class CsvSource(Source):
         """What the beginning of a file says of the columns, and the rest where they are empty."""
         if not rest.text:
             raise DataError(f"{rest.path}: there are no lines after the header")
+        check_utf8(rest)
         found: dict[str, Finding] = {}
         for chunk in itertools.chain([rest], self._chunks()):
             texts = self._texts(chunk, [n for n in self._header if n not in found])
@@ -215,6 +219,7 @@ class CsvSource(Source):
             raise _wrong_line(chunk, str(e)) from None
 
     def _parse(self, chunk: CsvRows) -> Block:
+        check_utf8(chunk)  # requests hold UTF-8: the categories of other bytes would all be new
         if self._plain is not None and b'"' not in chunk.text:
             block = self._parse_plain(chunk)
             if block is not None:
@@ -457,8 +462,24 @@ def _names(header: CsvRows, delimiter: str) -> list[str]:
     except (pa.ArrowInvalid, UnicodeDecodeError) as e:
         raise DataError(f"{header.where(0)}: not a header: {one_line(e)}") from None
     if len(set(names)) < len(names):
-        raise DataError(f"{header.where(0)}: the header has a name twice: {names}")
+        counted = Counter(names)
+        twice = {
+            n: [i + 1 for i, m in enumerate(names) if m == n] for n in counted if counted[n] > 1
+        }
+        said = "; ".join(f"{quote(n)} in the columns {at}" for n, at in [*twice.items()][:5])
+        raise DataError(f"{header.where(0)}: the header has a name twice: {said}")
     return names
+
+
+def _with_text(files: list[File]) -> list[File]:
+    """The files without the empty ones that Spark writes beside others; one stays."""
+
+    def has_text(file: File) -> bool:
+        return file.size > _EMPTY_GZ or (
+            decompressed_size(file) > 0 if is_compressed(file) and file.size else file.size > 0
+        )
+
+    return [file for file in files if has_text(file)] or files[:1]
 
 
 def _text_columns(schema: Schema) -> set[str | None]:

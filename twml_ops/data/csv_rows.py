@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
+import pyarrow as pa
 
 from twml_ops import core
 from twml_ops.data import text as lines
@@ -25,6 +26,13 @@ from twml_ops.data.text import Chunk, TextFile, read_ahead, read_range
 # in so many bytes before it therefore begins outside of quotes.
 MAX_QUOTED_BYTES = 1 << 18
 _BOM = b"\xef\xbb\xbf"
+_OTHER_FILES = {
+    b"\x1f\x8b": "one compressed by gzip: its name must end in .gz",
+    b"PK\x03\x04": "a ZIP archive or an Excel workbook: unpack it, or save it as CSV",
+    b"\x28\xb5\x2f\xfd": "one compressed by zstd: decompress it",
+    b"BZh": "one compressed by bzip2: decompress it",
+    b"PAR1": "a Parquet file: write `parquet:` before its path",
+}
 
 
 @dataclass(frozen=True)
@@ -257,7 +265,30 @@ def _without_bom(chunk: Chunk) -> bytes:
     """The beginning of a file without the mark of UTF-8."""
     if chunk.text[:2] in (b"\xff\xfe", b"\xfe\xff"):
         raise DataError(f"{chunk.path}: the file is in UTF-16, expected UTF-8")
+    for begin, what in _OTHER_FILES.items():
+        if chunk.text.startswith(begin):
+            raise DataError(f"{chunk.path}: expected a CSV file, got {what}")
     return chunk.text.removeprefix(_BOM)
+
+
+def check_utf8(rows: CsvRows) -> None:
+    """Raises a `DataError` that names the first row that is not UTF-8."""
+    text = rows.text
+    if text.isascii():
+        return
+    ends = pa.array([0, len(text)], pa.int64()).buffers()[1]
+    whole = pa.Array.from_buffers(pa.large_string(), 1, [None, ends, pa.py_buffer(text)])
+    try:
+        whole.validate(full=True)  # several times as fast as `decode`
+    except pa.ArrowInvalid:
+        try:
+            text.decode()
+        except UnicodeDecodeError as e:
+            where = rows.where(int(np.searchsorted(rows.row_ends, e.start, "right")))
+            raise DataError(
+                f"{where}: expected UTF-8, got the byte 0x{text[e.start]:02x}; `iconv -f latin1 -t "
+                "utf-8` converts files of Latin-1"
+            ) from None
 
 
 def _fault(chunk: Chunk, quote: int, fault: str, position: int) -> DataError:

@@ -33,6 +33,10 @@ SUFFIXES = {
 """The kind of the files whose names end so, before a .gz."""
 
 
+OF_LABELS = "; write 1 for what a prediction is the probability of, and 0 for the others"
+"""The end of the error of a label."""
+
+
 class File(ABC):
     """A file of examples, which must stay as it is while it is read.
 
@@ -285,7 +289,12 @@ def kind_of(path: str) -> str | None:
     kinds = {_kind_of_name(file.path): file.path for file in files}
     if len(kinds) > 1:
         examples = ", ".join(kinds.values())
-        raise DataError(f"{path}: files of one kind are expected, got {examples}")
+        known = next(file for kind, file in kinds.items() if kind is not None)
+        folder, _, name = known.rpartition("/")
+        raise DataError(
+            f"{path}: files of one kind are expected, got {examples}; a pattern selects "
+            f"one kind: `{folder or '.'}/*{PurePath(name).suffix}`"
+        )
     return next(iter(kinds))
 
 
@@ -312,7 +321,11 @@ def binary_labels(raw: Array, where: Callable[[int], str], name: str = "label") 
     bad = ~np.isin(raw, (-1, 0, 1))
     if bad.any():
         row = int(bad.argmax())
-        raise DataError(f"{where(row)}: {name} must be 0 or 1 (-1 counts as 0), got {raw[row]}")
+        if np.isnan(raw[row]):
+            raise DataError(f"{where(row)}: {name} has no value: leave out rows without a label")
+        raise DataError(
+            f"{where(row)}: {name} must be 0 or 1 (-1 counts as 0), got {raw[row]:g}{OF_LABELS}"
+        )
     return (raw > 0).astype(np.float32)
 
 

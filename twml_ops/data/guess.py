@@ -28,6 +28,21 @@ TIME = (
 DAY_FIRST = (r"^([0-9]{1,2})\.([0-9]{1,2})\.([0-9]{4})([^0-9]|$)", r"\3-\2-\1\4")
 MONTH_FIRST = (r"^([0-9]{1,2})/([0-9]{1,2})/([0-9]{4})([^0-9]|$)", r"\3-\1-\2\4")
 """Dates in other orders, and the same with the year first, as `TIME` has them."""
+_SHORT_YEAR = r"^([0-9]{1,2}/[0-9]{1,2}/)([0-9]{2})($|[ ,])"  # of spreadsheets: `1/31/24`
+_COMPACT = r"^([0-9]{4})([0-9]{2})([0-9]{2})T([0-9]{2})([0-9]{2})([0-9]{2})"
+_MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
+_DAY, _MONTH, _YEAR = (
+    r"(?P<day>[0-9]{1,2})",
+    r"(?P<month>[A-Za-z]{3})[a-z]*",
+    r"(?P<year>[0-9]{2,4})",
+)
+_CLOCK = r"(?P<clock>[0-9]{1,2}:[0-9]{2}(?::[0-9]{2})?(?:\.[0-9]+)?(?: ?[AaPp][Mm])?)"
+_ZONE = r"(?P<zone>Z|UTC|GMT|[-+][0-9]{2}:?[0-9]{2})"
+_NAMED_MONTHS = (  # of web servers, mail, databases, people, C and the API of Twitter
+    rf"^(?:[A-Za-z]+,? )?{_DAY}[-/ ]{_MONTH}[-/ ]{_YEAR}(?:[: ]{_CLOCK})?(?: ?{_ZONE})?$",
+    rf"^(?:[A-Za-z]+,? )?{_MONTH}\.? {_DAY},? {_YEAR}(?:,? {_CLOCK})?(?: ?{_ZONE})?$",
+    rf"^[A-Za-z]+ {_MONTH} +{_DAY} {_CLOCK}(?: {_ZONE})? {_YEAR}$",
+)
 LIST = "[]"
 """The separator of texts that are lists in brackets or braces: of Python, JSON and Postgres."""
 _EXACT = 1 << 24  # a float32 keeps the integers up to this one
@@ -112,31 +127,68 @@ def are_times(texts: pa.Array) -> bool:
     return bool(pc.all(pc.match_substring_regex(_year_first(texts), TIME)).as_py())
 
 
-def day_of_slashes(texts: pa.Array) -> np.ndarray:
-    """float64 [R]: the number after the first slash of `1/31/2024`; NaN for other texts."""
-    parts = pc.extract_regex(texts, r"^[0-9]{1,2}/(?P<day>[0-9]{1,2})/[0-9]{4}")
-    days = pc.struct_field(parts, "day").cast(pa.float64())
-    return days.to_numpy(zero_copy_only=False)
+def numbers_of_slashes(texts: pa.Array) -> tuple[np.ndarray, np.ndarray]:
+    """float64 [R] twice: the numbers before and after the first slash of `1/31/2024`; else NaN."""
+    form = r"^(?P<first>[0-9]{1,2})/(?P<second>[0-9]{1,2})/(?:[0-9]{2}|[0-9]{4})(?:$|[ ,])"
+    parts = pc.extract_regex(texts, form)
+
+    def part(name: str) -> np.ndarray:
+        numbers = pc.struct_field(parts, name).cast(pa.float64())
+        return np.asarray(numbers.to_numpy(zero_copy_only=False))
+
+    return part("first"), part("second")
 
 
-def _year_first(texts: pa.Array) -> pa.Array:
-    """Texts in which dates such as `31.1.2024` and `1/31/2024` begin with the year."""
+def _year_first(texts: pa.Array, day_first: bool = False) -> pa.Array:
+    """Texts in which dates as `31.1.2024`, `1/31/2024` and `31 Jan 2024` begin with the year."""
+    texts = _without_month_names(texts)
+    if pc.any(pc.match_substring_regex(texts, "^[0-9]{8}T")).as_py():
+        texts = pc.replace_substring_regex(texts, _COMPACT, r"\1-\2-\3T\4:\5:\6")
     if not pc.any(pc.match_substring_regex(texts, "^[0-9]{1,2}[./]")).as_py():
         return texts
+    texts = pc.replace_substring_regex(texts, _SHORT_YEAR, r"\120\2\3")
     texts = pc.replace_substring_regex(texts, *DAY_FIRST)
-    return pc.replace_substring_regex(texts, *MONTH_FIRST)
+    form, iso = MONTH_FIRST
+    return pc.replace_substring_regex(texts, form, r"\3-\2-\1\4" if day_first else iso)
 
 
-def times_of_texts(texts: pa.Array) -> tuple[np.ndarray, np.ndarray]:
+def _without_month_names(texts: pa.Array) -> pa.Array:
+    """Texts in which dates with an English name of a month, `31/Jan/2024:10:00:00`, are ISO dates.
+
+    A year of two digits is one of 1970 to 2069.
+    """
+    if not pc.any(pc.match_substring_regex(texts, "(^|[-/ ])[A-Za-z]{3}[a-z]*[-/ .]")).as_py():
+        return texts
+    for form in _NAMED_MONTHS:
+        parts = pc.extract_regex(texts, form)
+
+        def part(name: str, parts: pa.Array = parts) -> pa.Array:
+            return pc.struct_field(parts, name)
+
+        months = pc.index_in(pc.utf8_lower(part("month")), value_set=pa.array(_MONTHS))
+        numbers = pc.add(months, 1).cast(pa.string())
+        year, clock = part("year"), part("clock")
+        century = pc.if_else(pc.less(year, "70"), "20", "19")
+        short = pc.equal(pc.utf8_length(year), 2)
+        year = pc.if_else(short, pc.binary_join_element_wise(century, year, ""), year)
+        clock = pc.if_else(pc.equal(clock, ""), "00:00", clock)
+        date = pc.binary_join_element_wise(year, numbers, part("day"), "-")
+        iso = pc.binary_join_element_wise(date, clock, part("zone"), " ")
+        texts = pc.coalesce(pc.utf8_rtrim_whitespace(iso), texts)
+    return texts
+
+
+def times_of_texts(texts: pa.Array, day_first: bool = False) -> tuple[np.ndarray, np.ndarray]:
     """As `numbers_of_texts`, where a date and a time are seconds since 1970, by default of UTC.
 
-    They have the forms that ISO 8601, pandas, R, Spark and BigQuery write, or begin with a date
-    such as `31.1.2024` or `1/31/2024`.
+    They have the forms that ISO 8601, pandas, R, Spark and BigQuery write, begin with a date
+    such as `31.1.2024` or `1/31/2024` (with `day_first` `31/1/2024`), or name the month as web
+    servers and databases do.
     """
     numbers, good = numbers_of_texts(texts, amounts=False)
     if good.all():
         return numbers, good
-    parts = pc.extract_regex(_year_first(trimmed(texts)), TIME)
+    parts = pc.extract_regex(_year_first(trimmed(texts), day_first), TIME)
     found = parts.is_valid().to_numpy(zero_copy_only=False)
 
     def part(name: str) -> np.ndarray:

@@ -27,8 +27,8 @@ from twml_ops.data.guess import (
     are_lossy,
     are_times,
     as_array,
-    day_of_slashes,
     is_typed,
+    numbers_of_slashes,
     numbers_of_texts,
     split_lists,
     times_of_texts,
@@ -36,7 +36,14 @@ from twml_ops.data.guess import (
     without_nulls,
 )
 from twml_ops.data.kinds import unusable
-from twml_ops.data.names import is_code, is_id, is_quantity, is_time
+from twml_ops.data.names import (
+    is_code,
+    is_id,
+    is_quantity,
+    is_row_number,
+    is_time,
+    is_version,
+)
 from twml_ops.data.schema import SPARSE_IDS, SPARSE_VALUES, TIME_UNITS
 
 _MANY = 100  # rows or different values, from which on a sample says something of how they repeat
@@ -47,6 +54,9 @@ _SMOOTH = 0.5  # correlation of the frequencies of neighbouring values, from whi
 _SEPARATORS = ("|", ";", ",")
 _TOKEN = r"^[^\s()\[\]{}<>=\"][^()\[\]{}<>=\"]{0,39}$"
 _TOKEN_OF_BARS = r"^[^\[\]{}<>=\"]{1,60}$"
+_LIST_OF_BLANKS = r"^\[\s*([^\s,]+(\s+[^\s,]+)*\s*)?\]$"  # as NumPy writes arrays
+_WEIGHTED = r"^[^:]+:[0-9]*\.?[0-9]+$"  # a part of a bag, as Vowpal Wabbit has them
+_WITH_UNIT = r"^[-+]?[0-9]+(\.[0-9]+)? ?[A-Za-z]{1,5}$|^[A-Z]{3} [0-9]+(\.[0-9]+)?$"
 _DECIMAL_COMMA = r"^[-+]?[0-9]+,[0-9]+$"
 _BOOLS = ({"yes", "no"}, {"true", "false"}, {"y", "n"}, {"t", "f"})
 _SECONDS = (946_684_800, 4_102_444_800)  # of the years 2000 to 2100 since 1970
@@ -69,6 +79,7 @@ class Finding(NamedTuple):
         in_order: whether the values of the sample are in order; for times.
         unit: what the values may be as times, if they are numbers: one of `TIME_UNITS`, or None.
         is_time: whether the values are times that the schema does not use.
+        day_first: whether `31/1/2024` is among them, and nothing like `1/31/2024`.
     """
 
     kind: str
@@ -82,6 +93,7 @@ class Finding(NamedTuple):
     in_order: bool = False
     unit: str | None = None
     is_time: bool = False
+    day_first: bool = False
 
 
 NOTHING = Finding("dropped", "all of its fields are empty or null", 0, 1.0)
@@ -150,7 +162,8 @@ def _of_texts(name: str, column: pa.Array, may_be_numbers: bool) -> Finding | No
     numbers = pc.match_substring_regex(values, NUMBER)
     if pc.all(numbers).as_py():
         if may_be_numbers:
-            return _of_number_texts(name, texts, values, repeats)
+            holes = count < len(column)
+            return _of_number_texts(name, texts, values, repeats, holes)
         found = _epoch(name, values, texts)
         unit = _unit(np.unique(numbers_of_texts(values)[0]))
         text = Finding("categorical", "text", distinct, typed=typed, by_type=True, unit=unit)
@@ -175,45 +188,67 @@ def _of_texts(name: str, column: pa.Array, may_be_numbers: bool) -> Finding | No
     if separator is not None:
         tokens = split_lists(values, separator).flatten()
         said = "lists in brackets" if separator == LIST else f"texts with `{separator}` between"
+        weights = pc.mean(pc.match_substring_regex(tokens, _WEIGHTED).cast(pa.int8())).as_py() or 0
+        sure = weights <= _MOSTLY
+        of_weights = "" if sure else ", in which a number behind `:` belongs to the category"
         return Finding(
             "bag",
-            f"{said}: {len(tokens.unique()):,} different parts",
+            f"{said}: {len(tokens.unique()):,} different parts{of_weights}",
             distinct,
+            sure=sure,
             typed=is_typed(tokens),
             separator=separator,
         )
+    hardly = distinct > _MOSTLY * count and count >= _MANY
+    if hardly and is_time(name):
+        bad = quote(values[int(times_of_texts(values)[1].argmin())].as_py())
+        why = f"its name is that of a time, but the text {bad} is not read as one"
+        return Finding("dropped", why, distinct, sure=False)
     spaces = pc.mean(pc.count_substring(values, " ")).as_py()
     if distinct == count and count >= _MANY:
         why = "another text in every row"
         return Finding("dropped", why, distinct, sure=count >= 10 * _MANY)
     if spaces >= 3 and distinct > _MOSTLY * count and count >= _MANY:
         return Finding("dropped", "free text, which hardly repeats", distinct, sure=False)
+    if pc.all(pc.match_substring_regex(values, _LIST_OF_BLANKS)).as_py():
+        why = "lists without commas between their parts, each of which is one category"
+        return Finding("categorical", why, distinct, sure=False)
+    units = pc.mean(pc.match_substring_regex(values, _WITH_UNIT).cast(pa.int8())).as_py()
+    if units > _MOSTLY and distinct > _FEW:
+        return Finding("categorical", "text, mostly numbers with a unit", distinct, sure=False)
+    if hardly and not is_id(name):
+        return Finding("categorical", "text that hardly repeats", distinct, sure=False)
     return Finding("categorical", "text", distinct, typed=typed, by_type=True)
 
 
 def _of_times(texts: pa.Array, values: pa.Array) -> Finding:
     """What texts are that have the form of dates."""
-    distinct, days = len(values), day_of_slashes(values)
-    slashes = ~np.isnan(days)
-    times, good = times_of_texts(texts)
-    if not good.all() or (slashes.any() and not (days[slashes] > 12).any()):
-        first = quote(values[int(slashes.argmax())].as_py())
-        wrong = f"dates such as {first}, which do not say that the month comes first"
-        if not slashes.any():
+    distinct, (first, second) = len(values), numbers_of_slashes(values)
+    slashes, day_first = ~np.isnan(first), bool((first > 12).any() and not (second > 12).any())
+    times, good = times_of_texts(texts, day_first)
+    unsaid = slashes.any() and not ((first > 12) | (second > 12)).any()
+    if not good.all() or unsaid:
+        said = quote(values[int(slashes.argmax())].as_py())
+        wrong = f"dates such as {said}, which do not say that the month comes first"
+        if not unsaid:
             wrong = "texts in the form of dates, of which some are none"
         return Finding("dropped", wrong, distinct, sure=False)
     in_order = _in_order(pa.array(times[~np.isnan(times)]))
-    form = "dates with the month first" if slashes.any() else "dates"
-    return Finding("time", form, distinct, in_order=in_order)
+    form = f"dates with the {'day' if day_first else 'month'} first" if slashes.any() else "dates"
+    return Finding("time", form, distinct, in_order=in_order, day_first=day_first)
 
 
-def _of_number_texts(name: str, texts: pa.Array, values: pa.Array, repeats: np.ndarray) -> Finding:
-    """What texts are all of which are numbers."""
+def _of_number_texts(
+    name: str, texts: pa.Array, values: pa.Array, repeats: np.ndarray, holes: bool
+) -> Finding:
+    """What texts are all of which are numbers; `holes`: some are missing."""
     distinct = len(values)
     whole = pc.all(pc.match_substring_regex(values, WHOLE)).as_py()
-    time = _epoch(name, values, texts) if whole else None
+    time = _epoch(name, values, texts)
     if time is not None:
         return time
+    if not whole and is_version(name) and repeats.sum() >= 5 * distinct:
+        return Finding("categorical", "its name is that of versions", distinct)
     if not whole:
         unit = _unit(np.unique(numbers_of_texts(values)[0]))
         why = "numbers with fractions"
@@ -222,7 +257,7 @@ def _of_number_texts(name: str, texts: pa.Array, values: pa.Array, repeats: np.n
     if len(zeros):
         why = f"as numbers, {quote(zeros[0].as_py())} would lose its leading zeros"
         return Finding("categorical", why, distinct, typed=is_typed(values))
-    integers = pc.all(pc.match_substring_regex(values, INTEGER)).as_py()
+    integers = holes or pc.all(pc.match_substring_regex(values, INTEGER)).as_py()
     lossy = np.flatnonzero(are_lossy(values))
     got = values[int(lossy[0])].as_py() if lossy.size else None
     numbers, _ = numbers_of_texts(values)
@@ -235,22 +270,26 @@ def _of_number_texts(name: str, texts: pa.Array, values: pa.Array, repeats: np.n
 def _of_numbers(name: str, column: pa.Array) -> Finding:
     """What numbers are."""
     there = column.drop_null()
-    integers = pa.types.is_integer(there.type)
+    integers, holes = pa.types.is_integer(there.type), False
     array = as_array(there)
     if pa.types.is_decimal(there.type):  # of scale 0: the integers of Spark and of databases
         integers = there.type.scale <= 0
     elif not integers:
+        holes = bool(column.null_count) or bool(np.isnan(array).any())
         there = there.filter(pa.array(np.isfinite(array)))
         array = array[np.isfinite(array)]
     values, repeats = np.unique(array, return_counts=True)
     if not len(values):
         return Finding("continuous", f"the type {column.type}", 0, by_type=True)
-    if not integers and not (np.trunc(values) == values).all():
-        why = f"the type {column.type}"
-        return Finding("continuous", why, len(values), by_type=True, unit=_unit(values))
     time = _epoch_numbers(name, values, array)
     if time is not None:
         return time
+    if not integers and not (np.trunc(values) == values).all():
+        sure, why = not is_version(name), f"the type {column.type}"
+        why += "" if sure else ", in which the version 1.10 is 1.1"
+        return Finding("continuous", why, len(values), sure=sure, by_type=sure, unit=_unit(values))
+    # Pandas makes floats of integers with missing ones, of which a float64 keeps these.
+    integers = integers or (holes and bool((np.abs(values) <= 2**53).all()))
     inexact = np.flatnonzero(~are_kept(there, array))
     got = str(there[int(inexact[0])].as_py()) if inexact.size else None
     increasing = len(values) == len(array) and bool((np.diff(array.astype(object)) > 0).all())
@@ -281,15 +320,20 @@ def _of_whole(
     def found(kind: str, why: str, sure: bool = True, by_type: bool = False) -> Finding:
         return Finding(kind, why, distinct, 0.0, sure, by_type, typed=True)
 
-    named = is_id(name) or not name.strip()
-    if increasing and integers and count >= _MANY and (named or _has_no_gaps(name, values)):
-        return found("dropped", "row numbers: a higher integer in every row")
+    if integers and count >= _MANY and not is_quantity(name):
+        named, gapless = is_id(name) or is_row_number(name), _has_no_gaps(values)
+        if increasing and (named or gapless):
+            return found("dropped", "row numbers: a higher integer in every row")
+        if is_row_number(name) and (distinct == count or name.startswith("__index")):
+            return found("dropped", "row numbers: its name is that of an index")
+    once = distinct == count and count >= _MANY
     if lossy is not None and (integers or is_id(name)):
-        return found("categorical", f"as a number, {lossy} would be rounded")
+        return found("categorical", f"as a number, {lossy} would be rounded", not once)
     if distinct <= 2 and not is_id(name):
         return found("continuous", "at most two integers", by_type=True)
     if is_id(name):
-        return found("categorical", "its name is that of an id")
+        each = ", another one in every row" if once else ""
+        return found("categorical", f"its name is that of an id{each}", not once)
     if is_quantity(name):
         return found("continuous", "its name is that of a quantity", by_type=True)
     rest = count - int(repeats.max())  # one value, mostly 0, may be in nearly all rows
@@ -312,8 +356,8 @@ def _of_whole(
     return found("categorical", "integers that repeat as ids do", sure=False)
 
 
-def _has_no_gaps(name: str, values: np.ndarray) -> bool:
-    return not is_quantity(name) and values.max() - values.min() == len(values) - 1
+def _has_no_gaps(values: np.ndarray) -> bool:
+    return bool(values.max() - values.min() == len(values) - 1)
 
 
 def _neighbours_are_alike(repeats: np.ndarray) -> float:
@@ -325,8 +369,8 @@ def _neighbours_are_alike(repeats: np.ndarray) -> float:
 
 
 def _epoch(name: str, values: pa.Array, texts: pa.Array) -> Finding | None:
-    """What texts are that may be integers since 1970, or days such as 20240131."""
-    if not pc.all(pc.match_substring_regex(values, WHOLE)).as_py():
+    """What texts are that may be numbers since 1970, or days such as 20240131."""
+    if not pc.all(pc.match_substring_regex(values, NUMBER)).as_py():
         return None
     rows = without_nulls(texts)
     numbers, _ = numbers_of_texts(rows)
@@ -340,29 +384,40 @@ def _epoch_numbers(name: str, values: np.ndarray, rows: np.ndarray) -> Finding |
     if unit == DAYS:
         why = f"days as {DAYS}"
         return Finding("time", why, len(values), in_order=in_order, unit=unit) if named else None
-    if unit is None or not (named or (in_order and len(values) >= _MANY and not is_id(name))):
-        return None
-    why = f"{unit} since 1970"
-    return Finding("time", why, len(values), sure=named, in_order=in_order, unit=unit)
+    if unit is not None:
+        if not (named or (in_order and len(values) >= _MANY and not is_id(name))):
+            return None
+        why = f"{unit} since 1970"
+        return Finding("time", why, len(values), sure=named, in_order=in_order, unit=unit)
+    if named and _are_days(values, 10**6):
+        return Finding("time", "times as YYYYMMDDhhmmss", len(values), in_order=in_order)
+    return None
 
 
 def _unit(values: np.ndarray) -> str | None:
-    """The unit with which whole numbers, in order, are times of our days."""
+    """The unit with which numbers, in order, are times of our days."""
     low, high = float(values[0]), float(values[-1])
     for unit, factor in _EPOCHS.items():
         if _SECONDS[0] * factor <= low and high < _SECONDS[1] * factor:
             return unit
-    if low >= 19_000_101 and high <= 21_001_231:
-        months, days = values // 100 % 100, values % 100
-        if ((months >= 1) & (months <= 12) & (days >= 1) & (days <= 31)).all():
-            return DAYS
-    return None
+    return DAYS if _are_days(values, 1) else None
+
+
+def _are_days(values: np.ndarray, clock: int) -> bool:
+    """Whether numbers, in order, are dates as YYYYMMDD with the digits of a clock behind them."""
+    if float(values[0]) < 19_000_101 * clock or float(values[-1]) >= 21_001_232 * clock:
+        return False
+    if not (np.trunc(values) == values).all():
+        return False
+    months, days = values // clock // 100 % 100, values // clock % 100
+    return bool(((months >= 1) & (months <= 12) & (days >= 1) & (days <= 31)).all())
 
 
 def _separator(values: pa.Array, repeats: np.ndarray) -> str | None:
     """What separates the categories of texts that are lists; None if they are not."""
     if pc.all(pc.match_substring_regex(values, r"^\[.*\]$")).as_py():
-        return LIST
+        blanks = pc.all(pc.match_substring_regex(values, _LIST_OF_BLANKS)).as_py()
+        return None if blanks else LIST
     if pc.all(pc.match_substring_regex(values, r"^\{.*\}$")).as_py():  # of Postgres, or objects
         has_names = pc.any(pc.match_substring_regex(values, r"^\{\s*[\"'][^\"']*[\"']\s*:")).as_py()
         return LIST if pc.any(pc.match_substring(values, ",")).as_py() and not has_names else None

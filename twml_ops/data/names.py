@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+_INDEX = re.compile(r"|__index_level_[0-9]+__|Unnamed: [0-9]+|_c0|rownames|row\.names", re.I)
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
 
 
@@ -47,27 +48,47 @@ _BEST_TIMES = (
     ("datetime", "date_time", "event_date", "date", "dt", "day", "logged_at", "created_at"),
 )
 _NO_TIMES = _set("birth born dob birthday signup joined registered expiry expires end updated")
+_VERSIONS = _set("version versions ver release build")
+
+
+NO_TIME = 3  # `time_rank` of what is no time of the examples, such as a date of birth
 
 
 def _words(name: str) -> list[str]:
     return [word.lower() for word in _WORD.findall(name)]
 
 
+def _last(name: str) -> str:
+    """The last word that is no number: `id` of `user_id_2`."""
+    words = [word for word in _words(name) if not word.isdigit()]
+    return words[-1] if words else ""
+
+
 def is_id(name: str) -> bool:
-    """Whether a name is that of an id, as `user_id`, `userId` and `zip` are."""
-    words = _words(name)
-    return bool(words) and (words[0] == "id" or words[-1] in _IDS)
+    """Whether a name is that of an id, as `user_id`, `userId`, `id2` and `zip` are."""
+    return _words(name)[:1] == ["id"] or _last(name) in _IDS
 
 
 def is_quantity(name: str) -> bool:
     """Whether a name is that of a number, as `age`, `num_clicks` and `price_usd` are."""
-    return not is_id(name) and any(word in _QUANTITIES for word in _words(name))
+    if is_id(name) or is_row_number(name):
+        return False
+    return any(word in _QUANTITIES for word in _words(name))
 
 
 def is_code(name: str) -> bool:
     """Whether a name is that of something of which integers are codes, as `hour` and `region`."""
-    words = _words(name)
-    return bool(words) and words[-1] in _CODES
+    return _last(name) in _CODES
+
+
+def is_version(name: str) -> bool:
+    """Whether a name is that of versions, as `os_version` is, of which `1.1` is not `1.10`."""
+    return _last(name) in _VERSIONS
+
+
+def is_row_number(name: str) -> bool:
+    """Whether a name is that of the index that pandas and Spark write beside the columns."""
+    return _INDEX.fullmatch(name.strip()) is not None
 
 
 def is_time(name: str) -> bool:
@@ -76,10 +97,13 @@ def is_time(name: str) -> bool:
 
 
 def time_rank(name: str) -> int:
-    """How unlikely it is that a column of times is the time of the examples: from 0 to 3."""
+    """How unlikely it is that a column of times is the time of the examples: 0 to 3.
+
+    With 3 it is none of them, as a date of birth.
+    """
     words = _words(name)
     plain = "_".join(words)
     for rank, names in enumerate(_BEST_TIMES):
         if plain in names or "".join(words) in names:
             return rank
-    return 3 if _NO_TIMES & {*words} else 2
+    return NO_TIME if _NO_TIMES & {*words} else 2

@@ -18,7 +18,7 @@ from functools import partial
 import pyarrow as pa
 from pyarrow import parquet
 
-from twml_ops._arrow_columns import is_day, is_token, is_typed_kind
+from twml_ops._arrow_columns import is_day, is_token, is_typed_kind, with_plain_types
 from twml_ops.data.arrow import BATCH_ROWS, ArrowSource, finding_of
 from twml_ops.data.block import Block
 from twml_ops.data.column_uses import NO_USES, ColumnUses
@@ -76,7 +76,7 @@ class ParquetSource(ArrowSource):
         self._columns = [name for name in names if name in schema.columns]
         checked: list[pa.Schema] = []
         for file, footer in self._files:
-            columns = footer.schema.to_arrow_schema()
+            columns = _schema(footer)
             if not any(columns.equals(known) for known in checked):
                 add = partial(self._partitions.added_to, path=file.path)
                 check_types(columns, schema, file.path, add)
@@ -126,6 +126,7 @@ class ParquetSource(ArrowSource):
         with _opened(file, first) as reader:
             names = [*inside, *times]
             rows = next(reader.iter_batches(BATCH_ROWS, columns=names), None) if names else None
+            rows = None if rows is None else with_plain_types(rows)
         written, folders = _written_dictionaries(first), self._partitions.samples([*_types(first)])
         looks = {}
         for name, kind in zip(columns.names, columns.types, strict=True):
@@ -200,7 +201,7 @@ def _batches(
                 raise cannot_read(file.path, e, f"after row {row}") from e
             if batch is None:
                 return
-            yield batch, row
+            yield with_plain_types(batch), row
             row += len(batch)
 
 
@@ -243,8 +244,13 @@ def _column_names(path: str, footer: parquet.FileMetaData) -> list[str]:
 
 
 def _types(footer: parquet.FileMetaData) -> dict[str, pa.DataType]:
-    columns = footer.schema.to_arrow_schema()
+    columns = _schema(footer)
     return dict(zip(columns.names, columns.types, strict=True))
+
+
+def _schema(footer: parquet.FileMetaData) -> pa.Schema:
+    """The columns, without the views of text that newer writers name."""
+    return with_plain_types(footer.schema.to_arrow_schema())
 
 
 def _joined_type(first: pa.DataType, second: pa.DataType) -> pa.DataType | None:

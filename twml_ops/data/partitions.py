@@ -112,10 +112,10 @@ class _WithPartitions(Columns):
             raise self._wrong(name, "a number")
         return np.full(self.count, numbers[0])
 
-    def times(self, name: str) -> Array:
+    def times(self, name: str, day_first: bool = False) -> Array:
         if self._is_inside(name):
-            return self._inside.times(name)
-        times, good = times_of_texts(pa.array([self._values[name]], pa.string()))
+            return self._inside.times(name, day_first)
+        times, good = times_of_texts(pa.array([self._values[name]], pa.string()), day_first)
         if not good[0]:
             raise self._wrong(name, "a date or a number")
         return np.full(self.count, times[0])

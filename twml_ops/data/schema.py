@@ -57,10 +57,11 @@ class Schema:
             finds out which.
         separators: bag → what is between its tokens where they are one text: a character, or `[]`
             for lists in brackets. Bags of CSV files, and of Parquet columns of text, have `|` if it
-            is not given. Schemas that differ in this and `typed` alone are equal.
+            is not given. Schemas that differ in this, `typed` and `day_first` alone are equal.
         times: column of times of which there are features → the unit of its integers, one of
             `TIME_UNITS`, or "" if integers are no times. The features are names of `categorical`,
             such as `column.hour`, with one of `TIME_PARTS` behind the name of the column.
+        day_first: whether `3/4/2024` in the column `time` is a day of April, not of March.
 
     Raises:
         ValueError: a name twice, a bag that is no categorical column, a column of `times` with an
@@ -81,8 +82,14 @@ class Schema:
     typed: tuple[str, ...] | None = field(default=None, compare=False)
     separators: Mapping[str, str] = field(default_factory=dict, compare=False)
     times: Mapping[str, str] = field(default_factory=dict)
+    day_first: bool = field(default=False, compare=False)
 
     def __post_init__(self) -> None:
+        if self.day_first and self.time in self.times:
+            raise ValueError(
+                f"day_first: the features of column {self.time} would have the month first; write "
+                "its dates as in `2024-01-31`, or make no features of it"
+            )
         if self.hash_version != VERSION:
             raise ValueError(
                 f"hash_version must be {VERSION}, got {self.hash_version!r}: this version of the "

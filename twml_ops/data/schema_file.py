@@ -12,7 +12,7 @@ from twml_ops.data.errors import DataError, one_line
 from twml_ops.data.infer import Finding
 from twml_ops.data.schema import SPARSE_IDS, TIME_PARTS, TIME_UNITS, Kind, Schema
 
-_KEYS = ("features", "labels", "positive", "weight", "time", "group", "hash_version")
+_KEYS = ("features", "labels", "positive", "weight", "time", "day_first", "group", "hash_version")
 _FEATURE_KEYS = (
     *("name", "kind", "weights", "separator", "dim", "features", "unit", "drop", "reason"),
 )
@@ -55,6 +55,7 @@ def schema_to_dict(schema: Schema, findings: Mapping[str, Finding] | None = None
             for name in ("weight", "time", "group")
             if (value := getattr(schema, name)) is not None
         },
+        **({"day_first": True} if schema.day_first else {}),
         "hash_version": schema.hash_version,
     }
 
@@ -131,6 +132,9 @@ def schema_from_dict(content: Any, where: str) -> Schema:
     one_name: dict[str, Any] = {
         name: _text(content, name, where) for name in ("weight", "time", "group") if name in content
     }
+    day_first = content.get("day_first", False)
+    if not isinstance(day_first, bool):
+        raise DataError(f"{where}: `day_first` must be true or false, got {day_first!r}")
     version = content.get("hash_version", VERSION)
     positive = content.get("positive", "the label is 1")
     try:
@@ -145,6 +149,7 @@ def schema_from_dict(content: Any, where: str) -> Schema:
             hash_version=version,
             separators=separators,
             times=times,
+            day_first=day_first,
             **one_name,
         )
     except ValueError as e:

@@ -23,7 +23,7 @@ from twml_ops.data.block import Array, Block
 from twml_ops.data.column_uses import NO_USES, ColumnUses, schema_of, warn
 from twml_ops.data.columns import Columns, block_of
 from twml_ops.data.errors import DataError, cannot_read, one_line, quote
-from twml_ops.data.files import File, files_of, sparse_dim_of
+from twml_ops.data.files import OF_LABELS, File, files_of, sparse_dim_of
 from twml_ops.data.guess import is_exact, numbers_of_labels, say, split_lists, times_of_texts
 from twml_ops.data.infer import NOTHING, Finding, look_at
 from twml_ops.data.partitions import Partitions
@@ -310,11 +310,11 @@ class _ExampleColumns(Columns):
         column[rows] = numbers
         return column
 
-    def times(self, name: str) -> Array:
+    def times(self, name: str, day_first: bool = False) -> Array:
         if name not in self._examples or self._examples[name].dtype != tf.string:
             return self.numbers(name)
         texts = self.tokens(name)
-        times, good = times_of_texts(texts)
+        times, good = times_of_texts(texts, day_first)
         if not good.all():
             row = int(good.argmin())
             raise DataError(
@@ -332,7 +332,7 @@ class _ExampleColumns(Columns):
             row = int(good.argmin())
             raise DataError(
                 f"{self._where(row)}: expected a number `{name}`, or yes, no, true or false, got "
-                f"{quote(texts[row].as_py())}"
+                f"{quote(texts[row].as_py())}{OF_LABELS}"
             )
         return numbers
 

@@ -9,6 +9,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from twml_ops.data import Finding, Schema
+from twml_ops.data.column_uses import BY_OPTION
 
 
 def schema_table(schema: Schema) -> Table:
@@ -34,7 +35,9 @@ def schema_table(schema: Schema) -> Table:
     return table
 
 
-_LIMIT = 60  # rows of the table; columns that are certain by their type are left out first
+_LIMIT = (
+    60  # rows of the table; in longer ones features that are certain by their type are left out
+)
 
 _OTHERWISE = {
     "continuous": "--categorical",
@@ -44,6 +47,12 @@ _OTHERWISE = {
     "dropped": "--categorical",
 }
 _OFFERED = ("hour", "weekday")  # features of a column of times, of which there are none
+
+
+def _is_plain(finding: Finding) -> bool:
+    """Whether a column is a feature by its type, or left out because the user said it."""
+    feature = finding.kind in ("continuous", "categorical", "bag", "sparse")
+    return finding.sure and finding.by_type and (feature or finding.why == BY_OPTION)
 
 
 def columns_table(findings: Mapping[str, Finding], schema: Schema) -> Table:
@@ -62,7 +71,7 @@ def columns_table(findings: Mapping[str, Finding], schema: Schema) -> Table:
     table.add_column("otherwise", style="dim", overflow="fold")
     left_out = 0
     for name, finding in findings.items():
-        if finding.by_type and len(findings) > _LIMIT:
+        if len(findings) > _LIMIT and _is_plain(finding):
             left_out += 1
             continue
         kind = finding.kind + (", group" if name == schema.group else "")

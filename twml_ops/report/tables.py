@@ -90,7 +90,8 @@ def metric_table(
     rows = []
     for key, value in metrics.items():
         error = (errors or {}).get(key, math.nan)
-        note = _NOTES.get(key, "").format(entropy=entropy)
+        undefined = key == "log_loss" and math.isnan(entropy)  # labels of one value
+        note = "" if undefined else _NOTES.get(key, "").format(entropy=entropy)
         note += f"; standard error {error:.2g}" if math.isfinite(error) else ""
         values = tuple(number_text(c[key]) if key in c else "" for c in columns.values())
         name = _NAMES.get(key, key.replace("_", " "))
