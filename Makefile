@@ -28,7 +28,7 @@ NATIVE = $(wildcard cc/core/*.cc cc/core/*.h cc/core/scorer/*.cc cc/core/scorer/
 # Make must not delete stamp files of intermediate targets.
 .SECONDARY:
 
-.PHONY: help tensorflows setup train test test-cc test-asan test-tsan test-cc-asan test-cc-tsan test-ops-asan test-slow test-smoke test-fake-gpu test-gpu test-gpu-check test-nvcc gpu-proof test-tpu lint format bench bench-gpu quality cuda-library cuda-wheel wheel test-wheel release stubs docs bazel clean
+.PHONY: help tensorflows setup train test test-cc test-aarch64 test-asan test-tsan test-cc-asan test-cc-tsan test-ops-asan test-slow test-smoke test-fake-gpu test-gpu test-gpu-check test-nvcc gpu-proof test-tpu lint format bench bench-gpu quality cuda-library cuda-wheel wheel test-wheel release stubs docs bazel clean
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / { printf "make %-14s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 	@echo "TF=2.15 selects the TensorFlow version of a target, TEST_TFS=2.21 the TensorFlow versions of
@@ -117,6 +117,10 @@ test-tf-%: .venv/tf-%/.built
 
 test-cc: .venv/tf-$(TF)/.built ## run the C++ tests
 	.venv/tf-$(TF)/bin/python native_build.py test
+
+# Needs Debian's g++-aarch64-linux-gnu, qemu-user and googletest; GTEST="--gtest_filter=UpdateRule*" selects tests.
+test-aarch64: .venv/wheel/.installed ## run the C++ tests for aarch64 with an emulator
+	.venv/wheel/bin/python tools/aarch64_tests.py $(GTEST)
 
 # Sanitizers (gcc or clang). The C++ tests are built with them. The ops run in a Python process that
 # preloads the address sanitizer. The ordinary libraries are not changed.

@@ -40,10 +40,14 @@ def read_constants(path: Path) -> dict[str, Any]:
 TARGETS = read_constants(ROOT / "bazel" / "targets.bzl")
 
 
-def simd_levels() -> dict[str, list[str]]:
-    """The SIMD levels for which cc/core/simd is compiled on this machine, and their flags."""
+def simd_levels(machine: str | None = None) -> dict[str, list[str]]:
+    """The SIMD levels for which cc/core/simd is compiled, and their flags.
+
+    Args:
+        machine: the processor; None: that of this machine.
+    """
     levels: dict[str, list[str]] = TARGETS["SIMD_COPTS"]
-    if platform.machine() in ("x86_64", "AMD64"):
+    if (machine or platform.machine()) in ("x86_64", "AMD64"):
         return levels
     return {"baseline": levels["baseline"]}
 
@@ -240,7 +244,10 @@ class NinjaFile:
         """Writes the ninja file, and the generated files and links that have changed."""
         for unit, included in self.units.items():
             file = path.parent / unit
-            text = "".join(f'#include "{s.relative_to(self._root)}"\n' for s in included)
+            paths = [
+                s.relative_to(self._root) if s.is_relative_to(self._root) else s for s in included
+            ]
+            text = "".join(f'#include "{path}"\n' for path in paths)
             if not file.exists() or file.read_text() != text:
                 file.parent.mkdir(parents=True, exist_ok=True)
                 file.write_text(text)
@@ -284,9 +291,21 @@ class NinjaFile:
 
 
 def core_objects(
-    ninja: NinjaFile, root: Path, checks: Sanitizer = NONE, files: Container[Path] | None = None
+    ninja: NinjaFile,
+    root: Path,
+    checks: Sanitizer = NONE,
+    files: Container[Path] | None = None,
+    machine: str | None = None,
 ) -> list[str]:
-    """Adds the compilation of cc/core, or of some of its files, and returns the object files."""
+    """Adds the compilation of cc/core, or of some of its files, and returns the object files.
+
+    Args:
+        ninja: the ninja file.
+        root: the root of the repository.
+        checks: the sanitizer.
+        files: the files; None: all.
+        machine: the processor that the compiler compiles for; None: that of this machine.
+    """
     directory = f"{checks.prefix}core"
     flags = [*TARGETS["COPTS"], f"-I{root}", *checks.flags]
     core, simd = (
@@ -294,7 +313,7 @@ def core_objects(
         for patterns in ("CORE_SOURCES", "SIMD_SOURCES")
     )
     objects = [ninja.compile(source, directory, flags) for source in core]
-    for level, simd_flags in simd_levels().items():
+    for level, simd_flags in simd_levels(machine).items():
         level_flags = [*flags, *simd_flags, f"-DTWML_SIMD_LEVEL={level}"]
         objects += [ninja.compile(source, f"{directory}/{level}", level_flags) for source in simd]
     return objects

@@ -147,7 +147,7 @@ def one_layer(sizes: list[int], units: int) -> Any:
     from twml_ops import layers
 
     inputs = tf.keras.Input((len(sizes),), dtype="int64")
-    vectors = layers.FieldEmbedding(sizes, units)(inputs)
+    vectors = layers.FieldEmbedding(sizes, units, out_of_range="wrap")(inputs)
     return tf.keras.Model(inputs, _head(vectors))
 
 
@@ -184,7 +184,8 @@ def lookup_of(sizes: list[int], units: int, batches: list[Any]) -> Callable[[int
 
     from twml_ops import layers, optimizers
 
-    layer, optimizer = layers.FieldEmbedding(sizes, units), optimizers.Adagrad(0.05)
+    layer = layers.FieldEmbedding(sizes, units, out_of_range="wrap")
+    optimizer = optimizers.Adagrad(0.05)
     layer(batches[0][0])
     optimizer.build(layer.trainable_variables)
     upstream = tf.random.normal([len(batches[0][0]), len(sizes), units])

@@ -31,8 +31,8 @@ ARROWS = {
     "serving": "core _scorer _raw_columns _known_categories",
     # No package below imports it: they ask _research.py.
     "research": "export models layers optimizers data placement ops _category_keys _keras _publish",
-    "export": "models checkpoint data layers ops ops.stock core _scorer _category_hash "
-    "_known_categories _research _keras _publish",
+    "export": "models checkpoint data layers ops ops.stock core _scorer _arrow_columns "
+    "_category_hash _known_categories _research _keras _publish",
     "models": "data layers placement _batch ops _research _keras _phases",
     "checkpoint": "layers optimizers data placement ops core _keras _publish",
     "planning": "",

@@ -8,6 +8,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+SEPARATOR = "|"  # of lists in a text, where nothing else is said
+LIST = "[]"
+"""The separator of texts that are lists in brackets or braces: of Python, JSON and Postgres."""
 T = TypeVar("T", pa.Table, pa.RecordBatch, pa.Schema)
 
 
@@ -162,3 +165,34 @@ def time_texts(column: pa.Array) -> pa.Array:
 def is_day(kind: pa.DataType) -> bool:
     """Timestamps and dates."""
     return bool(pa.types.is_timestamp(kind) or pa.types.is_date(kind))
+def split_lists(texts: pa.Array, separator: str) -> pa.Array:
+    """Lists of the texts between separators; null where a text is null.
+
+    Spaces around the texts stay with `SEPARATOR` only, and quotes go with `LIST`.
+    """
+    if separator == SEPARATOR:
+        return pc.split_pattern(texts, separator)
+    texts = trimmed(texts)
+    if separator == LIST:
+        lists = pc.split_pattern(pc.replace_substring_regex(texts, r"^[\[{]|[\]}]$", ""), ",")
+        items = pc.ascii_trim_whitespace(lists.flatten())
+        items = pc.replace_substring_regex(items, "^(u?'(.*)'|\"(.*)\")$", r"\2\3")
+    else:
+        lists = pc.split_pattern(texts, separator)
+        items = pc.ascii_trim_whitespace(lists.flatten())
+    lengths = pc.list_value_length(lists)
+    ends = np.cumsum(lengths.fill_null(0).to_numpy(zero_copy_only=False), dtype=np.int32)
+    offsets = pa.array(np.concatenate([[0], ends]).astype(np.int32))
+    return pa.ListArray.from_arrays(offsets, items, mask=texts.is_null())
+
+
+def texts_of(tokens: pa.Array) -> pa.Array:
+    """Strings of text or bytes; of a dictionary, its entries."""
+    if pa.types.is_dictionary(tokens.type):
+        tokens = tokens.dictionary
+    return tokens.cast(pa.string(), safe=False)
+
+
+def trimmed(texts: pa.Array) -> pa.Array:
+    """Strings without white space around them."""
+    return pc.ascii_trim_whitespace(texts_of(texts))

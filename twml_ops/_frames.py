@@ -6,11 +6,12 @@ protocols.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyarrow import interchange
 
 from twml_ops._arrow_columns import (
@@ -23,7 +24,10 @@ from twml_ops._arrow_columns import (
     is_token,
     list_lengths,
     plain_type,
+    split_lists,
+    texts_of,
     time_texts,
+    trimmed,
     with_plain_types,
 )
 
@@ -211,6 +215,7 @@ def to_vector(data: Any, name: str) -> np.ndarray | pa.Array:
 def raw_columns(
     data: Any,
     described: Sequence[tuple[str, str, str, str, Any]],
+    separators: Mapping[str, str],
     times: Collection[str] = (),
 ) -> dict[str, Any]:
     """The columns of a data frame as `twml_ops.core.Scorer` takes them from a mapping.
@@ -218,25 +223,26 @@ def raw_columns(
     Args:
         data: a data frame or an Arrow table. Other columns are left out.
         described: the columns, as `Scorer.describe(raw=True)` gives them.
+        separators: what is between the parts of a text that is a list, by column.
         times: the columns that are times.
 
     Raises:
         ValueError: a column is missing or has another type.
     """
     table, found = to_table(data, {name for name, *_ in described}), dict[str, Any]()
-    optional = {name for name, form, *_ in described if form in ("row_splits", "values")}
+    bags = {splits for _, form, _, splits, _ in described if form == "bag"}
+    optional = {
+        name
+        for name, form, _, splits, _ in described
+        if form == "row_splits" or (form == "values" and splits not in bags)
+    }
     names = [name for name, *_ in described]
     missing = [n for n in names if n not in table.column_names and n not in optional]
     if missing:
         raise ValueError(f"the columns {missing} are missing, got {column_names(data)}")
     for name, form, _, splits, _ in described:
         if form in ("ids", "bag"):
-            column = table.column(name).combine_chunks()
-            if not is_list(column.type):
-                raise ValueError(
-                    f"column {name!r} must hold lists, in a data frame as well, got {column.type}; "
-                    "`.str.split('|')` of pandas divides texts"
-                )
+            column = _lists(table.column(name).combine_chunks(), name, form, separators)
             flat, lengths = column.flatten(), list_lengths(column)
             found[name] = _tokens(flat, name) if form == "bag" else flat.to_numpy()
             found[splits] = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
@@ -255,11 +261,44 @@ def raw_columns(
             found[name] = floats(column)
     for name, form, *_ in described:
         if form == "values" and name in table.column_names:
-            found[name] = floats(table.column(name).combine_chunks().flatten())
+            lists = _lists(table.column(name).combine_chunks(), name, form, separators)
+            found[name] = _numbers(lists.flatten(), name)
         elif form == "values":
             (ids,) = (n for n, form, *_ in described if form == "ids")
             found[name] = np.ones(len(found[ids]), np.float32)
     return found
+
+
+def _lists(column: pa.Array, name: str, form: str, separators: Mapping[str, str]) -> pa.Array:
+    """A column of lists. Texts are divided, and a single category or weight is a list."""
+    kind, types = column.type, pa.types
+    if is_list(kind):
+        return column
+    if form != "ids" and (name in separators or kind == pa.null()):
+        if types.is_dictionary(kind):
+            column = column.dictionary_decode()
+        if types.is_string(column.type) or types.is_large_string(column.type):
+            return split_lists(texts_of(column), separators[name])
+        if is_number(column.type) or column.type in (pa.bool_(), pa.null()):
+            there = column.is_valid().to_numpy(zero_copy_only=False)
+            offsets = np.concatenate([[0], np.cumsum(there)]).astype(np.int32)
+            return pa.ListArray.from_arrays(offsets, column.drop_null())
+    hint = ""
+    if form != "ids" and name not in separators and is_token(kind):
+        hint = "; the scorer was exported without the separator of texts: export it again"
+    raise ValueError(f"column {name!r} must hold lists, in a data frame as well, got {kind}{hint}")
+
+
+def _numbers(column: pa.Array, name: str) -> np.ndarray:
+    """Numbers, of texts as well; NaN for empty texts."""
+    if is_token(column.type) and not is_number(column.type):
+        texts = trimmed(column)
+        texts = pc.if_else(pc.equal(texts, ""), pa.scalar(None, texts.type), texts)
+        try:
+            column = texts.cast(pa.float64())
+        except pa.ArrowInvalid as e:
+            raise ValueError(f"column {name!r} must hold lists of numbers: {e}") from e
+    return floats(column)
 
 
 def _tokens(column: pa.Array, name: str) -> np.ndarray:

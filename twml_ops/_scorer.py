@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 from collections.abc import Mapping
@@ -98,10 +99,15 @@ class Scorer:
 
     Args:
         model: the native scorer.
+        separators: what is between the categories of bags, and between their weights, where they
+            are a text in a data frame, by column.
     """
 
-    def __init__(self, model: _core.NativeScorer) -> None:
+    def __init__(
+        self, model: _core.NativeScorer, separators: Mapping[str, str] | None = None
+    ) -> None:
         self._model = model
+        self._separators = dict(separators or {})
         self._features = dict(model.features)
         self._columns = dict(model.columns)
         self._times = frozenset(model.times)
@@ -168,7 +174,8 @@ class Scorer:
                 direct=direct,
                 queue_depth=queue_depth,
                 least_bytes=least_bytes,
-            )
+            ),
+            _separators(path),
         )
 
     def reload(self, path: str | os.PathLike[str]) -> None:
@@ -188,6 +195,7 @@ class Scorer:
         """
         self._model.reload(_folder(path))
         self._times = frozenset(self._model.times)
+        self._separators = _separators(path)
 
     @property
     def statistics(self) -> TableStatistics:
@@ -259,8 +267,8 @@ class Scorer:
                 integers, datetimes or datetime64. A bag in the column `tags` is `tags` [K] and
                 `tags_row_splits` [B + 1]. Other entries of such a mapping are ignored. Or a data
                 frame of pandas or Polars, or an Arrow table, with these columns, in which a bag is
-                a column of lists. Categories of a model with a `StringHash` are given like the
-                categories of columns.
+                a column of lists, or of texts such as `a|b` as in the data of the training.
+                Categories of a model with a `StringHash` are given like the categories of columns.
             values: float32 [K], the values of the features, or None if the model takes no values.
             row_splits: int64 [B + 1], the CSR offsets of the rows, or None for a single row.
             num_threads: the largest number of threads that share the rows; 0 is one for each core.
@@ -283,7 +291,9 @@ class Scorer:
                         f"ids must be a mapping with the inputs {self.inputs}, got a data frame: "
                         "the scorer was exported without a schema"
                     )
-                ids = raw_columns(ids, self.describe(raw=True), self.times)
+                ids = raw_columns(
+                    ids, self.describe(raw=True), self._separators, self._times
+                )
         if isinstance(ids, Mapping):
             if self._columns and ids.keys() != self._features.keys():
                 made = self._model.predict(self._raw(ids), raw=True, num_threads=num_threads)
@@ -418,6 +428,18 @@ class Scorer:
 def _may_be_table(data: object) -> bool:
     """Whether it may have named columns: no mapping, and nothing that NumPy makes an array of."""
     return hasattr(data, "columns") or hasattr(data, "column_names")
+
+
+def _separators(path: str | os.PathLike[str]) -> dict[str, str]:
+    """The separators of the texts of bags and of their weights, of a folder that has them."""
+    program = json.loads((Path(path) / PROGRAM_FILE).read_text(encoding="utf-8"))
+    found = {}
+    for column in (program.get("raw") or {}).get("categories", ()):
+        if "separator" in column:
+            found[column["name"]] = column["separator"]
+            if column["weights"] is not None:
+                found[column["weights"]] = column["separator"]
+    return found
 
 
 def _folder(path: str | os.PathLike[str]) -> str:

@@ -127,6 +127,7 @@ def embedding(num_rows: list[int], units: int, mean: float = 0.0) -> layers.Fiel
         units,
         embeddings_initializer=initializer,
         l2=0.0 if mean else _L2,
+        out_of_range="wrap",
     )
 
 

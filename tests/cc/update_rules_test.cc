@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "cc/core/segment_sum.h"
+#include "cc/core/simd_dispatch.h"
 #include "cc/core/sparse_linear.h"
 #include "tests/cc/testing.h"
 
@@ -205,6 +206,51 @@ TEST_P(UpdateRuleTest, FusedAndSeparateUpdatesAreBitIdentical) {
       }
     }
   }
+}
+
+// FNV-1a of the bytes of all numbers.
+uint64_t Digest(const std::vector<float>& numbers, uint64_t digest) {
+  const auto* const bytes = reinterpret_cast<const uint8_t*>(numbers.data());
+  for (size_t i = 0; i < numbers.size() * sizeof(float); ++i) {
+    digest = (digest ^ bytes[i]) * 1099511628211u;
+  }
+  return digest;
+}
+
+// What x86-64 CPUs with AVX2 and with AVX-512 compute. Others that round a product and a sum once,
+// as the kernels of aarch64, compute the same bits. Not of row-wise Adagrad, whose mean over a row has as
+// many partial sums as a vector has lanes.
+const std::map<UpdateRule, uint64_t> kDigests = {{UpdateRule::kSgd, 1068897980037647973u},
+                                                 {UpdateRule::kMomentum, 11269106261413466861u},
+                                                 {UpdateRule::kAdagrad, 40070023222178529u},
+                                                 {UpdateRule::kLazyAdam, 16098101699086691975u},
+                                                 {UpdateRule::kFtrl, 5285295410017343476u}};
+
+TEST_P(UpdateRuleTest, ProductsAndUpdatesHaveTheSameBitsOnEveryCpuWithFusedMultiplyAdd) {
+  const auto expected = kDigests.find(rule());
+  if (expected == kDigests.end() || GetParam().second != kHyper.at(rule())) {
+    GTEST_SKIP() << "there is no digest";
+  }
+#if defined(__x86_64__)
+  if (std::string(GetRowKernels().level) == kSimdLevels[0]) GTEST_SKIP() << "it rounds twice";
+#endif
+  const auto batch = RandomBatch<int64_t>({0, 5, 40, 3 * kSegmentPiece, 0, 700}, kRows);
+  uint64_t digest = 14695981039346656037u;
+  for (const int64_t dim : {1, 4, 7, 16, 33, 64}) {
+    const auto grad = RandomFloats(batch.num_rows() * dim);
+    const Matrix<const float> matrix{grad.data(), batch.num_rows(), dim};
+    Table table(rule(), dim, kHyper.at(rule()));
+    std::vector<float> sums(batch.num_rows() * dim);
+    for (const bool binary : {false, true}) {
+      ASSERT_TRUE(
+          BackwardApply(batch.csr(binary), matrix, table.optimized_table(), Sharded(2)).ok());
+      const Matrix<const float> weights{table.weights.data(), kRows, dim};
+      ASSERT_TRUE(SparseLinear(batch.csr(binary), weights, Serial, sums.data()).ok());
+      digest = Digest(sums, digest);
+    }
+    digest = Digest(table.slots[1], Digest(table.slots[0], Digest(table.weights, digest)));
+  }
+  EXPECT_EQ(digest, expected->second);
 }
 
 TEST_P(UpdateRuleTest, InvalidInputDoesNotChangeTheTable) {

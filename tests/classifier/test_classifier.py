@@ -64,6 +64,23 @@ def test_a_saved_classifier_is_a_run_of_the_command(fitted, frame, command_run, 
         loaded.plot.learning_curve()
 
 
+def test_commands_that_need_the_data_of_a_classifier_ask_for_a_file(
+    fitted, frame, tmp_path, capsys
+):
+    fitted.save(tmp_path / "run")
+    run, out = str(tmp_path / "run"), str(tmp_path / "out")
+    for command in (["evaluate", run], ["explain", run], ["calibrate", run, "--out", out]):
+        with pytest.raises(SystemExit):
+            main(command)
+        error = capsys.readouterr().err
+        assert "trained on a pandas DataFrame in memory" in error, error
+        assert "expected --data with examples in a file" in error
+        assert "with the label" in error
+    frame.to_parquet(tmp_path / "clicks.parquet")
+    main(["evaluate", run, "--data", str(tmp_path / "clicks.parquet"), "--json"])
+    assert json.loads(capsys.readouterr().out)["auc"] > 0.5
+
+
 def test_a_run_of_the_command_loads_and_predicts_as_the_classifier_that_was_fitted(
     fitted, frame, command_run
 ):
@@ -112,8 +129,10 @@ def test_the_scorer_answers_data_frames_as_the_classifier_does(fitted, frame, tm
         scorer.predict(frame.assign(age="x"))
     with pytest.raises(ValueError, match="column 'visits' must hold .*, got 1.5 in row 0"):
         scorer.predict(floats.assign(visits=1.5))
+    texts = frame.assign(tags=["|".join(tags) for tags in frame["tags"]])
+    np.testing.assert_allclose(scorer.predict(texts)[:, 0], expected, rtol=1e-5)
     with pytest.raises(ValueError, match="column 'tags' must hold lists"):
-        scorer.predict(frame.assign(tags="a|b"))
+        scorer.predict(frame.assign(tags=frame["at"]))
 
 
 @pytest.mark.slow

@@ -5,6 +5,7 @@ A step reads and writes the arrays of a call by their names.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -108,6 +109,7 @@ def _field_embedding(
     num_rows: list[int],
     pooling: str | None,
     bag_combiner: str,
+    checked: bool = False,
     **row_format: Any,
 ) -> Step:
     table = dequantized(table, **row_format)
@@ -118,6 +120,8 @@ def _field_embedding(
     fields = len(sizes) - len(bags)
 
     def rows_of(ids: Array, which: Any) -> Array:
+        if checked and (ids >= sizes[which] - 1).any():
+            raise ValueError("ids must be below the number of rows of their field minus 1")
         return starts[which] + np.where(ids < 0, 0, 1 + ids % (sizes[which] - 1))
 
     def step(r: Registers) -> None:
@@ -276,6 +280,7 @@ FIELD_STEPS: dict[str, Callable[..., Step]] = {
     "combine_vectors": _combine_vectors,
     "dot": _dot,
     "dot_interaction": _dot_interaction,
+    "checked_field_embedding": functools.partial(_field_embedding, checked=True),
     "field_embedding": _field_embedding,
     "field_logarithms": _field_logarithms,
     "field_quantiles": _field_quantiles,

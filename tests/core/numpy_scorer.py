@@ -348,6 +348,13 @@ def _hash_ids(ids: str, out: str, *, bits: int) -> Step:
     return step
 
 
+def _wrap_ids(ids: str, out: str, *, num_rows: int) -> Step:
+    def step(r: Registers) -> None:
+        r[out] = r[ids] % num_rows
+
+    return step
+
+
 def _dynamic_lookup(ids: str, out: str, *, keys: Array, index: Array, seed: int) -> Step:
     del seed  # of the hash table, which leads to the same rows as a search
     used = np.unique(index[index >= 0])
@@ -538,4 +545,5 @@ _STEPS: dict[str, Callable[..., Step]] = {
     "platt_scaling": _platt_scaling,
     "slice": _slice,
     "sparse_linear": _sparse_linear,
+    "wrap_ids": _wrap_ids,
 }

@@ -178,20 +178,29 @@ def _buckets(op: str, **options: Any) -> Example:
     return e
 
 
-def _embedding(form: str, pooling: str | None, combiner: str, fields: int, bags: int) -> Example:
+def _embedding(
+    form: str,
+    pooling: str | None,
+    combiner: str,
+    fields: int,
+    bags: int,
+    op: str = "field_embedding",
+) -> Example:
     e = Example()
     sizes = [5, 7, 2, 9, 4][: fields + bags]
+    if op == "checked_field_embedding":  # all ids of the requests have rows of their own
+        sizes = [20] * len(sizes)
     inputs: list[Any] = [e.number("x", fields, kind="integer") if fields else None]
     for i in range(bags):
         inputs += e.batch(f"bag{i}", 12, values=i % 2 == 0)
     options = {"num_rows": sizes, "pooling": pooling, "bag_combiner": combiner}
     options |= row_format(form, 6)
-    e.step("field_embedding", inputs, ["#0"], tables(sum(sizes), 6, form), **options)
+    e.step(op, inputs, ["#0"], tables(sum(sizes), 6, form), **options)
     if combiner == "mean" and bags:  # weights that do not add up to nearly 0
         e.groups = {s: (i, None, n) for s, (i, _, n) in e.groups.items()}
         inputs = [x if not str(x).endswith("values") else None for x in inputs]
         e.inputs = {k: v for k, v in e.inputs.items() if v != "values"}
-        e.steps[0] = ("field_embedding", inputs, *e.steps[0][2:])
+        e.steps[0] = (op, inputs, *e.steps[0][2:])
     return e
 
 
@@ -325,6 +334,14 @@ def _platt(units: int, from_logits: bool, nan: str) -> Example:
     arrays = {"slopes": slopes, "intercepts": _normal(units, seed=1)}
     arrays["base_rates"] = np.full(units, 0.25, np.float32)
     e.step("platt_scaling", [x], ["#0"], arrays, from_logits=from_logits, nan=nan)
+    return e
+
+
+def _wrap() -> Example:
+    e = Example()
+    ids, _, splits = e.batch("x", 12, values=False)
+    e.step("wrap_ids", [ids], ["#i"], num_rows=5)
+    e.step("sparse_linear", ["#i", None, splits], ["#0"], tables(5, 4, "float32"))
     return e
 
 
@@ -473,6 +490,9 @@ def examples() -> dict[str, Example]:
     for combiner in ("mean", "sqrtn"):
         made[f"field_embedding_{combiner}"] = _embedding("float32", None, combiner, 2, 3)
         made[f"field_embedding_{combiner}_pooled"] = _embedding("float32", "sum", combiner, 0, 3)
+    made["checked_field_embedding"] = _embedding(
+        "int8", None, "sum", 3, 2, "checked_field_embedding"
+    )
     made["field_embedding_matrix"] = _embedding("float32", None, "sum", 5, 0)
     made["dynamic_lookup"] = _dynamic(50)
     made["dynamic_lookup_full"] = _dynamic(16)
@@ -550,5 +570,6 @@ def examples() -> dict[str, Example]:
     made["isotonic_calibration_of_columns"] = _isotonic(3, 2)
     made["isotonic_calibration_of_one_corner"] = _isotonic(2, 1)
     made["hash_ids"] = _hash()
+    made["wrap_ids"] = _wrap()
     made["conversions"] = _casts()
     return made

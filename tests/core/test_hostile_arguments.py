@@ -110,6 +110,14 @@ CALLS = {
         },
     ),
     "hash_ids": (core.hash_ids, {"ids": IDS}, {"bits": 12}),
+    "time_parts": (
+        core.time_parts,
+        {
+            "data": np.frombuffer(b"2024-02-2910", np.uint8),
+            "offsets": np.array([0, 0, 10, 12]),
+        },
+        {"part": "weekday", "unit": "seconds"},
+    ),
     "hash_strings": (
         core.hash_strings,
         {"data": np.arange(9, dtype=np.uint8), "offsets": np.array([0, 0, 4, 9])},

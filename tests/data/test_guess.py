@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyarrow import parquet
 
+from twml_ops._arrow_columns import split_lists
 from twml_ops._category_hash import MISSING, NULLS
 from twml_ops.data import (
     ColumnUses,
@@ -331,7 +332,7 @@ def test_texts_that_are_no_times_are_named(text, opened):
     ],
 )
 def test_bags_in_texts_are_split_and_missing_ones_left_out(separator, texts, lists, opened):
-    found = guess.split_lists(pa.array(texts, pa.string()), separator).to_pylist()
+    found = split_lists(pa.array(texts, pa.string()), separator).to_pylist()
     assert [tokens or [] for tokens in found] == lists
     schema = Schema((), ("tags",), 0, "y", bags=("tags",), separators={"tags": separator})
     _, (block,), _ = opened({"label": [0] * len(texts), "tags": texts}, schema=schema)

@@ -168,8 +168,8 @@ def test_columns_that_are_not_needed_may_hold_anything(package):
         city, x = odd["city"].tolist(), odd["x"].tolist()
         odd = pl.DataFrame({"odd": [object(), object()], "city": city, "x": x})
     described = [("x", "dense", "", "", None), ("city", "strings", "", "", None)]
-    found = raw_columns(odd, described)
+    found = raw_columns(odd, described, {})
     assert found["city"].tolist() == ["a", "b"]
     np.testing.assert_array_equal(found["x"], [1.5, np.nan])
     with pytest.raises(ValueError, match=r"\['nix'\] are missing, got \[.*'odd'"):
-        raw_columns(odd, [*described, ("nix", "dense", "", "", None)])
+        raw_columns(odd, [*described, ("nix", "dense", "", "", None)], {})

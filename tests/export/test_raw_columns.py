@@ -1,8 +1,10 @@
 """From raw rows through training and each export to the same probabilities."""
 
 import csv
+import dataclasses
 
 import numpy as np
+import pandas as pd
 import pytest
 import tensorflow as tf
 
@@ -159,6 +161,28 @@ def test_a_scorer_takes_raw_columns(model, wanted, text, tmp_path):
     assert set(scorer.columns) == set(columns())
     got = scorer.predict({**columns(text), "not a column": np.zeros(3)})
     np.testing.assert_allclose(got, wanted, atol=1e-6)
+
+
+@pytest.mark.parametrize("separator", ["|", ", "])
+def test_a_data_frame_with_the_texts_of_the_file_has_the_scores_of_the_file(
+    model, wanted, separator, tmp_path
+):
+    schema = dataclasses.replace(SCHEMA, separators={"tags": separator.strip()})
+    export.to_scorer(model, tmp_path / "scorer", schema=schema)
+    scorer = Scorer.load(tmp_path / "scorer")
+    frame = pd.read_csv(tmp_path / "rows.csv", keep_default_na=False, na_values=[""])
+    assert frame["tags"].tolist()[3] == "new|a|a"
+    for name in ("tags", "tag weights"):
+        frame[name] = frame[name].str.replace("|", separator, regex=False)
+    np.testing.assert_allclose(scorer.predict(frame), wanted, atol=1e-6)
+    of_text = scorer.predict(frame.assign(tags=frame["tags"].astype("category")))
+    np.testing.assert_allclose(of_text, wanted, atol=1e-6)
+    one = frame.iloc[4:].assign(**{"tag weights": 0.25})  # as pandas reads a column of numbers
+    np.testing.assert_allclose(scorer.predict(one), wanted[4:], atol=1e-6)
+    with pytest.raises(ValueError, match="'tag weights' must hold lists of numbers"):
+        scorer.predict(frame.assign(**{"tag weights": "x"}))
+    with pytest.raises(ValueError, match="without the separator of texts: export it again"):
+        Scorer(scorer._model).predict(frame)
 
 
 @pytest.fixture(scope="module")

@@ -319,7 +319,7 @@ def test_bags_of_field_embeddings_score_as_in_keras(tmp_path, pooling, combiner)
         tf.keras.Input([None], dtype=t.dtype, ragged=True, name=n)
         for n, t in (("a_ids", ids), ("b_ids", ids), ("b_values", weights))
     ]
-    layer = layers.FieldEmbedding([5, 9], 4, pooling, combiner, num_bags=2)
+    layer = layers.FieldEmbedding([5, 9], 4, pooling, combiner, num_bags=2, out_of_range="wrap")
     vectors = layer([inputs[0], [inputs[1], inputs[2]]])
     model = tf.keras.Model(inputs, tf.keras.layers.Flatten()(vectors))
     flat = {f"{n}_row_splits": ids.row_splits.numpy() for n in "ab"}

@@ -165,7 +165,9 @@ def test_strings_integers_and_bools_are_hashed_as_in_keras(tmp_path):
 def test_fields_of_several_widths_score_as_in_keras(tmp_path, options):
     ids = tf.keras.Input((3,), dtype="int64", name="ids")
     bag = tf.keras.Input((None,), dtype="int64", ragged=True, name="bag_ids")
-    made = layers.FieldEmbedding([5, 7, 6, 4], num_bags=1, **options)([ids, bag])
+    made = layers.FieldEmbedding([5, 7, 6, 4], num_bags=1, out_of_range="wrap", **options)(
+        [ids, bag]
+    )
     model = tf.keras.Model([ids, bag], made)
     flat = {
         "ids": np.random.default_rng(0).integers(-1, 9, (6, 3)),

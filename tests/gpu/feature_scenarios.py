@@ -341,7 +341,7 @@ FIELDS = {
 
 def embedded(on_gpu, name):
     """Trains an embedding of four fields. Returns its tables, the weights and a step."""
-    options = dict(FIELDS[name])
+    options = {"out_of_range": "wrap", **FIELDS[name]}
     tf.keras.utils.set_random_seed(3)
     with placement_scope(DevicePlacement()) if on_gpu else contextlib.nullcontext():
         layer = layers.FieldEmbedding([50] * 4, embeddings_initializer="ones", **options)

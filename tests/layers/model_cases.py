@@ -184,11 +184,11 @@ def _linear():
 
 
 def _embedded():
-    return layers.FieldEmbedding([N + 2] * WIDTH, 2)
+    return layers.FieldEmbedding([N + 2] * WIDTH, 2, out_of_range="wrap")
 
 
 def _bag_embedded():
-    return layers.FieldEmbedding([N + 2] * WIDTH, 2, num_bags=1)
+    return layers.FieldEmbedding([N + 2] * WIDTH, 2, num_bags=1, out_of_range="wrap")
 
 
 TABLES = {"a": layers.SparseTable(N, 2), "b": layers.SparseTable(N, 3, "ones", "bfloat16")}
@@ -236,10 +236,13 @@ CASES: dict[str, Case] = {
         for name in VECTOR_LAYERS
     },
     "FieldEmbedding": Case(
-        lambda seed: layers.FieldEmbedding([7] * WIDTH, [2, 3, 2], projected_units=2), DENSE
+        lambda seed: layers.FieldEmbedding(
+            [7] * WIDTH, [2, 3, 2], projected_units=2, out_of_range="wrap"
+        ),
+        DENSE,
     ),
     "FieldEmbedding_bags": Case(
-        lambda seed: layers.FieldEmbedding([7] * WIDTH, 2, num_bags=2),
+        lambda seed: layers.FieldEmbedding([7] * WIDTH, 2, num_bags=2, out_of_range="wrap"),
         [DENSE[:, :1], ragged(IDS), [ragged(IDS), ragged(VALUES)]],
     ),
     "FieldLogarithms": Case(
@@ -296,7 +299,7 @@ CASES: dict[str, Case] = {
     "StringHash_bag": Case(
         lambda seed: layers.StringHash(["a"]),
         tf.strings.as_string(ragged(IDS)),
-        lambda: layers.FieldEmbedding([9], 2, num_bags=1, bag_combiner="sum"),
+        lambda: layers.FieldEmbedding([9], 2, num_bags=1, bag_combiner="sum", out_of_range="wrap"),
     ),
     "TargetStatistics": Case(
         lambda seed: _statistics(layers.TargetStatistics(WIDTH, [(0, 1)]), seed),

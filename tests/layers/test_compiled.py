@@ -213,7 +213,7 @@ def test_field_quantiles():
 
 @pytest.mark.parametrize("options", [{}, {"pooling": "mean"}, {"projected_units": 2}], ids=str)
 def test_field_embedding(options):
-    layer = layers.FieldEmbedding([7, 3, 9], 4, **options)
+    layer = layers.FieldEmbedding([7, 3, 9], 4, out_of_range="wrap", **options)
     ids, _ = fields()
     np.testing.assert_allclose(compiled(layer)(ids), layer(ids), rtol=1e-5, atol=1e-6)
 

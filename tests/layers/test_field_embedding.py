@@ -1,6 +1,7 @@
 """`FieldEmbedding` against lookups one by one, its update against dense training, and its files."""
 
 import contextlib
+from functools import partial
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ ROWS = [5, 3, 9]
 IDS = np.array([[0, -1, 7], [3, 5, -9], [4, 2**61 + 1, 8], [0, 0, 0]])
 BAG = [[1, 6], [], [2, 2, -1], [11]]
 WEIGHTS = [[0.5, 2.0], [], [1.0, 3.0, -1.0], [4.0]]
+field_embedding = partial(layers.FieldEmbedding, out_of_range="wrap")  # the ids are hashes
 
 
 def row_of(field, i):
@@ -29,7 +31,7 @@ def one_by_one(table, ids):
 def test_each_field_has_rows_of_its_own(dtype):
     ids = IDS % 2**31 if dtype == np.int32 else IDS
     ids = np.where(IDS < 0, -1, ids).astype(dtype)
-    layer = layers.FieldEmbedding(ROWS, 4)
+    layer = field_embedding(ROWS, 4)
     got = layer(tf.constant(ids))
     assert got.shape == (4, 3, 4)
     np.testing.assert_array_equal(got, one_by_one(layer.embeddings.numpy(), ids))
@@ -38,7 +40,7 @@ def test_each_field_has_rows_of_its_own(dtype):
 
 @pytest.mark.parametrize(("pooling", "factor"), [("sum", 1), ("mean", 3), ("sqrtn", 3**0.5)])
 def test_pooling_adds_the_fields(pooling, factor):
-    layer = layers.FieldEmbedding(ROWS, 4, pooling)
+    layer = field_embedding(ROWS, 4, pooling)
     got = layer(tf.constant(IDS))
     wanted = one_by_one(layer.embeddings.numpy(), IDS).sum(axis=1) / factor
     np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-6)
@@ -48,7 +50,7 @@ def test_pooling_adds_the_fields(pooling, factor):
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("pooling", [None, "mean"])
 def test_bags_are_combined_into_a_vector_each(combiner, weighted, pooling):
-    layer = layers.FieldEmbedding(ROWS, 4, pooling, combiner, num_bags=1)
+    layer = field_embedding(ROWS, 4, pooling, combiner, num_bags=1)
     bag, weights = tf.ragged.constant(BAG, dtype=tf.int64), tf.ragged.constant(WEIGHTS)
     got = layer([tf.constant(IDS[:, :2]), (bag, weights) if weighted else bag])
     table = layer.embeddings.numpy()
@@ -64,7 +66,7 @@ def test_bags_are_combined_into_a_vector_each(combiner, weighted, pooling):
 
 
 def test_bags_alone():
-    layer = layers.FieldEmbedding([9, 9], 2, bag_combiner="sum", num_bags=2)
+    layer = field_embedding([9, 9], 2, bag_combiner="sum", num_bags=2)
     bag = tf.ragged.constant(BAG, dtype=tf.int64)
     got = layer([bag, bag]).numpy()
     table = layer.embeddings.numpy()
@@ -76,7 +78,7 @@ def test_bags_alone():
 
 @pytest.mark.parametrize("pooling", [None, "mean"])
 def test_a_step_moves_the_rows_that_were_read_as_a_dense_step_does(pooling, fresh_keras):
-    layer = layers.FieldEmbedding(ROWS, 2, pooling)
+    layer = field_embedding(ROWS, 2, pooling)
     inputs = tf.keras.Input((3,), dtype="int64")
     x = tf.keras.layers.Flatten()(layer(inputs))
     model = tf.keras.Model(inputs, x)
@@ -107,7 +109,7 @@ def table_of(layer, field):
 
 
 def test_fields_have_widths_of_their_own():
-    layer = layers.FieldEmbedding(ROWS, UNITS)
+    layer = field_embedding(ROWS, UNITS)
     got = layer(tf.constant(IDS))
     assert layer.compute_output_shape((None, 3)) == [(None, 4), (None, 2), (None, 4)]
     for field, vectors in enumerate(got):
@@ -117,8 +119,8 @@ def test_fields_have_widths_of_their_own():
 
 @pytest.mark.parametrize("pooling", [None, "sum"])
 def test_vectors_are_projected_to_one_width(pooling):
-    plain = layers.FieldEmbedding(ROWS, UNITS)
-    layer = layers.FieldEmbedding(ROWS, UNITS, pooling, projected_units=3)
+    plain = field_embedding(ROWS, UNITS)
+    layer = field_embedding(ROWS, UNITS, pooling, projected_units=3)
     ids = tf.constant(IDS)
     vectors, got = plain(ids), layer(ids)
     weights = {w.shape[-2:]: w for w in layer.weights if len(w.shape) == 3}
@@ -135,14 +137,14 @@ def test_vectors_are_projected_to_one_width(pooling):
 
 def test_bags_have_widths_of_their_own():
     bag = tf.ragged.constant(BAG, dtype=tf.int64)
-    layer = layers.FieldEmbedding(ROWS, UNITS, bag_combiner="sum", num_bags=1)
+    layer = field_embedding(ROWS, UNITS, bag_combiner="sum", num_bags=1)
     got = layer([tf.constant(IDS[:, :2]), bag])
     expected = [table_of(layer, 2)[[0 if i < 0 else 1 + i % 8 for i in r]].sum(axis=0) for r in BAG]
     np.testing.assert_allclose(got[2], expected, rtol=1e-5, atol=1e-6)
 
 
 def test_one_width_for_each_field_is_the_same_as_one_width():
-    one, each = layers.FieldEmbedding(ROWS, 4), layers.FieldEmbedding(ROWS, [4, 4, 4])
+    one, each = field_embedding(ROWS, 4), field_embedding(ROWS, [4, 4, 4])
     expected = one(tf.constant(IDS))
     each(tf.constant(IDS))
     each.set_weights(one.get_weights())
@@ -151,8 +153,8 @@ def test_one_width_for_each_field_is_the_same_as_one_width():
 
 def test_fields_of_several_widths_are_trained_and_saved(tmp_path, fresh_keras):
     inputs = tf.keras.Input((3,), dtype="int64")
-    x = layers.FieldEmbedding(ROWS, UNITS, projected_units=3)(inputs)
-    y = layers.FieldEmbedding(ROWS, UNITS)(inputs)
+    x = field_embedding(ROWS, UNITS, projected_units=3)(inputs)
+    y = field_embedding(ROWS, UNITS)(inputs)
     x = tf.keras.layers.Concatenate()([tf.keras.layers.Flatten()(x), *y])
     model = tf.keras.Model(inputs, tf.keras.layers.Dense(1)(x))
     model.compile(optimizers.SGD(0.1), "mse", jit_compile=False)
@@ -184,14 +186,14 @@ def test_fields_of_several_widths_are_trained_and_saved(tmp_path, fresh_keras):
 )
 def test_arguments_out_of_range_are_refused(arguments, message):
     with pytest.raises(ValueError, match=message):
-        layers.FieldEmbedding(**{"num_rows": ROWS, "units": 2, **arguments})
+        field_embedding(**{"num_rows": ROWS, "units": 2, **arguments})
 
 
 def test_wrong_inputs_are_named():
     with pytest.raises(ValueError, match=r"ids must be integers \[B, 3\], got int64 \(4, 2\)"):
-        layers.FieldEmbedding(ROWS, 2)(tf.constant(IDS[:, :2]))
+        field_embedding(ROWS, 2)(tf.constant(IDS[:, :2]))
     with pytest.raises(ValueError, match="inputs must be 2 tensors or pairs, got 1"):
-        layers.FieldEmbedding(ROWS, 2, num_bags=1)(tf.constant(IDS[:, :2]))
+        field_embedding(ROWS, 2, num_bags=1)(tf.constant(IDS[:, :2]))
 
 
 @pytest.mark.parametrize("kernel_dtype", ["float32", "bfloat16"])
@@ -200,7 +202,7 @@ def test_a_model_is_saved(kernel_dtype, tmp_path):
         tf.keras.Input((2,), dtype="int64", name="ids"),
         tf.keras.Input((None,), dtype="int64", ragged=True, name="bag"),
     ]
-    x = layers.FieldEmbedding(ROWS, 4, num_bags=1, kernel_dtype=kernel_dtype)(inputs)
+    x = field_embedding(ROWS, 4, num_bags=1, kernel_dtype=kernel_dtype)(inputs)
     model = tf.keras.Model(inputs, tf.keras.layers.Flatten()(x))
     batch = [tf.constant(IDS[:, :2]), tf.ragged.constant(BAG, dtype=tf.int64)]
     want = model(batch)
@@ -212,7 +214,7 @@ def test_a_model_is_saved(kernel_dtype, tmp_path):
 def test_a_model_from_strings_to_vectors_is_exported(tmp_path):
     inputs = {n: tf.keras.Input((), dtype="string", name=n) for n in ("a", "b", "c")}
     ids = layers.StringHash(list("abc"))(inputs)
-    x = tf.keras.layers.Flatten()(layers.FieldEmbedding(ROWS, 4)(ids))
+    x = tf.keras.layers.Flatten()(field_embedding(ROWS, 4)(ids))
     model = tf.keras.Model(inputs, x)
     batch = {n: tf.constant(["x", "", n]) for n in inputs}
     export.to_stock_tf(model, tmp_path / "stock")
@@ -224,7 +226,7 @@ def test_a_model_from_strings_to_vectors_is_exported(tmp_path):
 def test_l2_adds_the_gradient_of_the_penalty_of_the_rows_that_are_looked_up(pooling):
     gradients = []
     for l2 in (0.0, 0.5):
-        layer = layers.FieldEmbedding(ROWS, 4, pooling, l2=l2, embeddings_initializer="ones")
+        layer = field_embedding(ROWS, 4, pooling, l2=l2, embeddings_initializer="ones")
         with tf.GradientTape() as tape:
             vectors = layer(tf.constant(IDS))
             penalty = tf.reduce_sum(layer(tf.constant(IDS)) ** 2) * (0.5 / 4)
@@ -245,7 +247,7 @@ def test_l2_adds_the_gradient_of_the_penalty_of_the_rows_that_are_looked_up(pool
 
 def test_a_negative_l2_is_refused():
     with pytest.raises(ValueError, match="l2"):
-        layers.FieldEmbedding(ROWS, 4, l2=-1.0)
+        field_embedding(ROWS, 4, l2=-1.0)
 
 
 def l2_step(optimizer, replicas=1, steps=1):
@@ -254,7 +256,7 @@ def l2_step(optimizer, replicas=1, steps=1):
     with strategy.scope() if replicas > 1 else contextlib.nullcontext():
         tf.keras.utils.set_random_seed(2)
         ids = tf.keras.Input([len(ROWS)], dtype="int64")
-        layer = layers.FieldEmbedding(ROWS, 4, l2=0.3)
+        layer = field_embedding(ROWS, 4, l2=0.3)
         model = tf.keras.Model(ids, tf.keras.layers.Flatten()(layer(ids)))
         model.compile(optimizer(), lambda y, p: tf.reduce_sum(0.0 * p, axis=-1))
     batch = np.tile(IDS[:2], (4 * steps, 1))
@@ -293,7 +295,7 @@ def test_the_strength_of_l2_does_not_depend_on_loss_scales_or_replicas():
 def test_a_bag_without_weight_is_0_and_has_finite_gradients(combiner):
     ids = tf.ragged.constant([[1, 2], [3], [4, 5], []], dtype=tf.int64)
     weights = tf.Variable([1.0, 2.0, 0.0, 0.0, 0.0])
-    layer = layers.FieldEmbedding([8], 4, num_bags=1, bag_combiner=combiner)
+    layer = field_embedding([8], 4, num_bags=1, bag_combiner=combiner)
     for library in (None, stock.library):
         with contextlib.nullcontext() if library is None else active.override(library):
             with tf.GradientTape() as tape:
@@ -310,7 +312,7 @@ def test_a_bag_without_weight_is_0_and_has_finite_gradients(combiner):
 def test_padding_of_a_bag_has_no_part_in_it_with_static_shapes(combiner, weighted):
     ids = tf.constant([[1, 2, -1, -1], [3, -1, -1, -1], [-1] * 4, [-2, 4, -1, 5]], tf.int64)
     weights = tf.constant(np.random.default_rng(0).random((4, 4)), tf.float32)
-    layer = layers.FieldEmbedding([8], 4, num_bags=1, bag_combiner=combiner)
+    layer = field_embedding([8], 4, num_bags=1, bag_combiner=combiner)
     bag = [(ids, weights)] if weighted else [ids]
     want = layer(bag).numpy()
     with ops.xla_compatible():
@@ -320,12 +322,10 @@ def test_padding_of_a_bag_has_no_part_in_it_with_static_shapes(combiner, weighte
 def test_a_single_field_may_have_its_number_of_rows_without_a_list(fresh_keras):
     ids = tf.constant([[3], [-1], [700]])
     alone, listed = (
-        layers.FieldEmbedding(
-            rows, 4, embeddings_initializer=tf.keras.initializers.RandomNormal(seed=1)
-        )
+        field_embedding(rows, 4, embeddings_initializer=tf.keras.initializers.RandomNormal(seed=1))
         for rows in (1000, [1000])
     )
     np.testing.assert_array_equal(alone(ids), listed(ids))
     assert alone.get_config()["num_rows"] == listed.get_config()["num_rows"] == [1000]
     with pytest.raises(ValueError, match=r"num_rows must be integers of at least 2, got \[1\]"):
-        layers.FieldEmbedding(1, 4)
+        field_embedding(1, 4)

@@ -16,14 +16,12 @@ pytestmark = pytest.mark.usefixtures("fresh_keras")
 N = 11
 INSIDE = np.array([3, 0, 10, 3], np.int64)
 OUTSIDE = np.array([3 + N, -N, -1, 3 - 5 * N], np.int64)  # the same modulo N
-CASES = {  # the layer, what it does with ids outside by default, and what its argument can say
-    "sparse_linear": (lambda **o: layers.SparseLinear(2, N, **o), "error"),
-    "partitioned": (lambda **o: layers.SparseLinear(2, N, num_partitions=3, **o), "error"),
-    "grouped": (
-        lambda **o: layers.GroupedSparseLinear({"t": SparseTable(N, 2, **o)}, {"f": "t"}),
-        "error",
-    ),
-    "field_embedding": (lambda **o: layers.FieldEmbedding(N + 1, 2, **o), "wrap"),
+CASES = {  # the layers, none of which takes ids outside of its table by default
+    "sparse_linear": lambda **o: layers.SparseLinear(2, N, **o),
+    "partitioned": lambda **o: layers.SparseLinear(2, N, num_partitions=3, **o),
+    "grouped": lambda **o: layers.GroupedSparseLinear({"t": SparseTable(N, 2, **o)}, {"f": "t"}),
+    "field_embedding": lambda **o: layers.FieldEmbedding(N + 1, 2, **o),
+    "bag": lambda **o: layers.FieldEmbedding(N + 1, 2, num_bags=1, bag_combiner="sum", **o),
 }
 
 EXPORTED = [
@@ -37,82 +35,82 @@ def ragged(ids):
 
 def form_of(name, ids):
     """The ids in the form of the layer; negative ones mean something else to an embedding."""
+    if name == "bag":
+        return ragged(ids % (7 * N))
     return tf.constant(ids[:, None] % (7 * N)) if name == "field_embedding" else ragged(ids)
 
 
 def model_of(name, **options):
-    layer = CASES[name][0](**options)
+    layer = CASES[name](**options)
     is_field = name == "field_embedding"
     inputs = tf.keras.Input(
         [1 if is_field else None], dtype="int64", name="ids", ragged=not is_field
     )
     outputs = layer({"f": inputs})["f"] if name == "grouped" else layer(inputs)
-    if is_field:
+    if is_field or name == "bag":
         outputs = tf.keras.layers.Flatten()(outputs)
     return tf.keras.Model(inputs, outputs)
 
 
-def ways(name, model, path, scorer):
+def ways(name, model, path):
     """The ways to score, each a function of the ids."""
 
     def with_stock(ids):
         with library.override(stock):
             return model(form_of(name, ids)).numpy()
 
-    found = {"native": lambda ids: model(form_of(name, ids)).numpy(), "stock": with_stock}
+    def with_scorer(ids):
+        form = form_of(name, ids)
+        if name == "field_embedding":
+            return program.predict({"ids": form.numpy()})
+        parts = {"ids": form.flat_values.numpy(), "ids_row_splits": form.row_splits.numpy()}
+        return program.predict(parts)
+
     export.to_stock_tf(model, path / "stock")
     loaded = tf.saved_model.load(str(path / "stock"))
-    found["stock_export"] = lambda ids: np.asarray(loaded(form_of(name, ids)))
-    if scorer:
-        export.to_scorer(model, path / "scorer")
-        program = core.Scorer.load(path / "scorer")
-        splits = np.array([0, 2, 3, 4], np.int64)
-        found["scorer"] = lambda ids: program.predict(
-            {"ids": np.asarray(form_of(name, ids))}
-            if name == "field_embedding"
-            else {"ids": ids, "ids_row_splits": splits}
-        )
-    return found
+    export.to_scorer(model, path / "scorer")
+    program = core.Scorer.load(path / "scorer")
+    return {
+        "native": lambda ids: model(form_of(name, ids)).numpy(),
+        "stock": with_stock,
+        "stock_export": lambda ids: np.asarray(loaded(form_of(name, ids))),
+        "scorer": with_scorer,
+    }
 
 
 @pytest.mark.one_tf
+@pytest.mark.parametrize("word", [None, "wrap"])
 @pytest.mark.parametrize("name", EXPORTED)
-def test_each_way_to_score_does_the_same_with_ids_outside_of_a_table(name, tmp_path):
-    default = CASES[name][1]
-    model = model_of(name)
-    for way, score in ways(name, model, tmp_path, scorer=True).items():
+def test_each_way_to_score_does_with_ids_outside_what_the_layer_says(name, word, tmp_path):
+    model = model_of(name, **({} if word is None else {"out_of_range": word}))
+    for way, score in ways(name, model, tmp_path).items():
         want = score(INSIDE)
-        if default == "wrap":
+        if word == "wrap":
             np.testing.assert_array_equal(score(OUTSIDE), want, err_msg=way)
-        else:
-            for bad in OUTSIDE:
-                with pytest.raises((tf.errors.InvalidArgumentError, ValueError), match="."):
-                    print(way, bad, score(np.array([3, bad, 0, 1])))
+            continue
+        expected = "below the number of rows|out of range|must be below 11|out of bounds"
+        for bad in OUTSIDE:
+            with pytest.raises((tf.errors.InvalidArgumentError, ValueError), match=expected):
+                print(way, bad, score(np.array([3, bad, 0, 1])))
 
 
-@pytest.mark.one_tf
-@pytest.mark.parametrize("name", EXPORTED)
-def test_the_argument_says_what_they_mean(name, tmp_path):
-    other = {"error": "wrap", "wrap": "error"}[CASES[name][1]]
-    model = model_of(name, out_of_range=other)
-    for way, score in ways(name, model, tmp_path, scorer=False).items():
-        want = score(INSIDE)
-        if other == "wrap":
-            np.testing.assert_array_equal(score(OUTSIDE), want, err_msg=way)
-        else:
-            with pytest.raises(tf.errors.InvalidArgumentError, match="below the number of rows"):
-                score(OUTSIDE)
-    with pytest.raises(ValueError, match=f"out_of_range of layer .* in a scorer, got '{other}'"):
-        export.to_scorer(model, tmp_path / "scorer")
-    layer = model.layers[-1 if name != "field_embedding" else -2]
-    assert f"'out_of_range': '{other}'" in str(
-        type(layer).from_config(layer.get_config()).get_config()
-    )
+@pytest.mark.parametrize("name", CASES)
+def test_a_configuration_has_the_word(name):
+    for word in ("error", "wrap"):
+        layer = CASES[name](out_of_range=word)
+        again = type(layer).from_config(layer.get_config())
+        assert f"'out_of_range': '{word}'" in str(again.get_config())
+
+
+def test_an_embedding_that_was_saved_before_there_was_the_word_wraps():
+    config = layers.FieldEmbedding(N, 2).get_config()
+    del config["out_of_range"]
+    assert layers.FieldEmbedding.from_config(config).out_of_range == "wrap"
 
 
 @pytest.mark.parametrize("name", ["sparse_linear", "partitioned"])
 def test_wrapped_ids_train_the_same_rows_also_under_xla(name):
-    layer = CASES[name][0](out_of_range="wrap")
+    layer = CASES[name](out_of_range="wrap")
     rows = np.array([[3, -1], [3 + N, 4]], np.int64)  # -1 is padding
 
     @tf.function(jit_compile=True, autograph=False)

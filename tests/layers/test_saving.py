@@ -143,7 +143,7 @@ INITIALIZED = {
     ),
     "FieldEmbedding": (
         "embeddings_initializer",
-        lambda **o: layers.FieldEmbedding([7] * 3, [2, 3, 2], **o),
+        lambda **o: layers.FieldEmbedding([7] * 3, [2, 3, 2], out_of_range="wrap", **o),
         "FieldEmbedding",
     ),
     **{

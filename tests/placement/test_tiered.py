@@ -176,7 +176,11 @@ def test_grouped_and_field_tables_equal_those_in_memory(tmp_path):
     for x in (None, tmp_path):
         tier = None if x is None else storage(x)
         embedding = layers.FieldEmbedding(
-            [50, 200, 80], [4, 4, 2], embeddings_initializer=_seeded(), storage=tier
+            [50, 200, 80],
+            [4, 4, 2],
+            embeddings_initializer=_seeded(),
+            storage=tier,
+            out_of_range="wrap",
         )
         table = layers.SparseTable(N, 3, _seeded(), storage=tier)
         grouped = layers.GroupedSparseLinear({"a": table}, {"f": "a", "g": "a"})

@@ -24,7 +24,7 @@ import pyarrow.compute as pc
 from pyarrow import csv
 
 from twml_ops import core
-from twml_ops._arrow_columns import list_lengths
+from twml_ops._arrow_columns import SEPARATOR, list_lengths, split_lists
 from twml_ops._category_hash import column_key
 from twml_ops.data.block import Array, Block
 from twml_ops.data.column_uses import NO_USES, ColumnUses, schema_of, warn
@@ -33,12 +33,10 @@ from twml_ops.data.csv_rows import CsvFile, CsvRows, check_utf8
 from twml_ops.data.errors import DataError, one_line, quote
 from twml_ops.data.files import File, files_of
 from twml_ops.data.guess import (
-    SEPARATOR,
     are_lossy,
     is_typed,
     numbers_of_texts,
     say,
-    split_lists,
 )
 from twml_ops.data.infer import NOTHING, Finding, look_at
 from twml_ops.data.partitions import Partitions

@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from twml_ops._arrow_columns import texts_of, trimmed
 from twml_ops._category_hash import NULLS
 from twml_ops.data.errors import DataWarning
 
@@ -43,8 +44,6 @@ _NAMED_MONTHS = (  # of web servers, mail, databases, people, C and the API of T
     rf"^(?:[A-Za-z]+,? )?{_MONTH}\.? {_DAY},? {_YEAR}(?:,? {_CLOCK})?(?: ?{_ZONE})?$",
     rf"^[A-Za-z]+ {_MONTH} +{_DAY} {_CLOCK}(?: {_ZONE})? {_YEAR}$",
 )
-LIST = "[]"
-"""The separator of texts that are lists in brackets or braces: of Python, JSON and Postgres."""
 _EXACT = 1 << 24  # a float32 keeps the integers up to this one
 _TYPED = r"^([-+]?(0|[1-9][0-9]*)(\.0*)?|True|TRUE|true|False|FALSE|false)$"
 
@@ -93,7 +92,7 @@ def as_array(numbers: pa.Array) -> np.ndarray:
 
 def is_typed(tokens: pa.Array) -> bool:
     """Whether categories are all integers without leading zeros, or bools; see `Schema.typed`."""
-    texts = without_nulls(_texts(tokens.drop_null()))
+    texts = without_nulls(texts_of(tokens.drop_null()))
     return len(texts) > 0 and bool(pc.all(pc.match_substring_regex(texts, _TYPED)).as_py())
 
 
@@ -214,30 +213,6 @@ def times_of_texts(texts: pa.Array, day_first: bool = False) -> tuple[np.ndarray
     return times, good | found
 
 
-SEPARATOR = "|"  # of lists in a text, where nothing else is said
-
-
-def split_lists(texts: pa.Array, separator: str) -> pa.Array:
-    """Lists of the texts between separators; null where a text is null.
-
-    Spaces around the texts stay with `SEPARATOR` only, and quotes go with `LIST`.
-    """
-    if separator == SEPARATOR:
-        return pc.split_pattern(texts, separator)
-    texts = trimmed(texts)
-    if separator == LIST:
-        lists = pc.split_pattern(pc.replace_substring_regex(texts, r"^[\[{]|[\]}]$", ""), ",")
-        items = pc.ascii_trim_whitespace(lists.flatten())
-        items = pc.replace_substring_regex(items, "^(u?'(.*)'|\"(.*)\")$", r"\2\3")
-    else:
-        lists = pc.split_pattern(texts, separator)
-        items = pc.ascii_trim_whitespace(lists.flatten())
-    lengths = pc.list_value_length(lists)
-    ends = np.cumsum(lengths.fill_null(0).to_numpy(zero_copy_only=False), dtype=np.int32)
-    offsets = pa.array(np.concatenate([[0], ends]).astype(np.int32))
-    return pa.ListArray.from_arrays(offsets, items, mask=texts.is_null())
-
-
 def _plain(numbers: pa.Array) -> pa.Array:
     """Texts of numbers without the sign that Arrow does not read."""
     return pc.replace_substring_regex(numbers, r"^\+", "")
@@ -262,17 +237,6 @@ def are_lossy(texts: pa.Array) -> np.ndarray:
 def without_nulls(texts: pa.Array) -> pa.Array:
     """Removes the texts that stand for missing numbers."""
     return texts.filter(pc.invert(pc.is_in(texts, value_set=pa.array(("", *NULLS)))))
-
-
-def _texts(tokens: pa.Array) -> pa.Array:
-    if pa.types.is_dictionary(tokens.type):
-        tokens = tokens.dictionary
-    return tokens.cast(pa.string(), safe=False)
-
-
-def trimmed(texts: pa.Array) -> pa.Array:
-    """Strings without white space around them."""
-    return pc.ascii_trim_whitespace(_texts(texts))
 
 
 def say(message: str, names: Iterable[str], kind: str = "categorical") -> None:

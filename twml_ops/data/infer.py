@@ -13,14 +13,21 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from twml_ops._arrow_columns import is_list, is_number, is_token, is_typed_kind
+from twml_ops._arrow_columns import (
+    LIST,
+    is_list,
+    is_number,
+    is_token,
+    is_typed_kind,
+    split_lists,
+    trimmed,
+)
 from twml_ops._category_hash import NULLS
 from twml_ops.data.errors import quote
 from twml_ops.data.guess import (
     AMOUNT,
     INTEGER,
     LEADING_ZERO,
-    LIST,
     NUMBER,
     WHOLE,
     are_kept,
@@ -30,9 +37,7 @@ from twml_ops.data.guess import (
     is_typed,
     numbers_of_slashes,
     numbers_of_texts,
-    split_lists,
     times_of_texts,
-    trimmed,
     without_nulls,
 )
 from twml_ops.data.kinds import unusable

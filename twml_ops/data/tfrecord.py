@@ -18,13 +18,13 @@ import numpy as np
 import pyarrow as pa
 import tensorflow as tf
 
-from twml_ops._arrow_columns import as_tokens, list_lengths
+from twml_ops._arrow_columns import as_tokens, list_lengths, split_lists
 from twml_ops.data.block import Array, Block
 from twml_ops.data.column_uses import NO_USES, ColumnUses, schema_of, warn
 from twml_ops.data.columns import Columns, block_of
 from twml_ops.data.errors import DataError, cannot_read, one_line, quote
 from twml_ops.data.files import OF_LABELS, File, files_of, sparse_dim_of
-from twml_ops.data.guess import is_exact, numbers_of_labels, say, split_lists, times_of_texts
+from twml_ops.data.guess import is_exact, numbers_of_labels, say, times_of_texts
 from twml_ops.data.infer import NOTHING, Finding, look_at
 from twml_ops.data.partitions import Partitions
 from twml_ops.data.schema import SPARSE_IDS, SPARSE_VALUES, Schema

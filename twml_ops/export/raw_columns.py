@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from twml_ops._arrow_columns import SEPARATOR
 from twml_ops._category_hash import MISSING, NULLS, column_key
 from twml_ops.data import LayoutName, Schema
 from twml_ops.data.layouts import bag_name
@@ -73,7 +74,9 @@ class RawColumns:
         It has the `layout`, the names of the columns with `numbers`, and for each column with
         `categories`, in the order of the schema, its `name`, the two integers of the `key` of its
         hash, whether it is a `bag`, the column of its `weights` or None, and whether it is `typed`.
-        A feature of a time has a `time` as well: its `column`, `part` and `unit`.
+        A feature of a time has a `time` as well: its `column`, `part` and `unit`. A bag has the
+        `separator` of its categories where they are one text, which only
+        `twml_ops.core.Scorer.predict` of a data frame uses: requests have lists.
         `sparse` says whether there are raw sparse features.
         """
         schema = self._schema
@@ -88,6 +91,11 @@ class RawColumns:
                     "weights": schema.bag_weights.get(name),
                     "typed": schema.is_typed(name),
                     **self._time(name),
+                    **(
+                        {"separator": schema.separators.get(name, SEPARATOR)}
+                        if name in schema.bags
+                        else {}
+                    ),
                 }
                 for name in schema.categorical
             ],

@@ -16,7 +16,7 @@ from twml_ops._research import scorer_layers
 from twml_ops.data import Schema
 from twml_ops.export.model_inputs import ModelInputs
 from twml_ops.export.raw_columns import RawColumns
-from twml_ops.export.scorer_fields import FIELD_LAYERS, check_out_of_range
+from twml_ops.export.scorer_fields import FIELD_LAYERS
 from twml_ops.export.scorer_files import write_scorer
 from twml_ops.export.scorer_program import Batch, CompileLayer, Dense, Part, Program
 from twml_ops.export.scorer_strings import hash_strings
@@ -183,13 +183,22 @@ def _sparse_linear(program: Program, layer: Any, call: LayerCall) -> list[Any]:
 
 def _product(program: Program, layer: Any, batch: Batch) -> Dense:
     """The step of a `SparseLinear` layer."""
-    check_out_of_range(layer.name, layer.out_of_range, "error")
+    batch = _wrapped(program, batch, layer)
     bias = program.value(layer.bias) if layer.use_bias else None
     out = program.new()
     table, attributes = program.table(layer.kernels, layer.partition_axis)
     arrays = {"table": table, "bias": bias}
     program.step("sparse_linear", list(batch), [out], arrays, **attributes)
     return Dense(program.activated(out, layer.activation, layer.name))
+
+
+def _wrapped(program: Program, batch: Batch, table: Any) -> Batch:
+    """A batch of the ids that a table has, which wraps others or leaves them to its step."""
+    if table.out_of_range == "error":
+        return batch
+    out = program.new()
+    program.step("wrap_ids", [batch.ids], [out], num_rows=int(table.input_dim))
+    return batch._replace(ids=out)
 
 
 def _dynamic_lookup(program: Program, layer: Any, call: LayerCall) -> list[Any]:
@@ -221,7 +230,7 @@ def _grouped_sparse_linear(program: Program, layer: Any, call: LayerCall) -> lis
     made = []
     for i, feature in enumerate(features):
         batch, _ = program.batch(call, call.inputs[i * parts : (i + 1) * parts])
-        check_out_of_range(layer.name, layer.tables[layer.features[feature]].out_of_range, "error")
+        batch = _wrapped(program, batch, layer.tables[layer.features[feature]])
         table, attributes = program.table([layer.kernels[layer.features[feature]]])
         out = program.new()
         program.step("sparse_linear", list(batch), [out], {"table": table}, **attributes)

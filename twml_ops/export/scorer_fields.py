@@ -111,17 +111,7 @@ def rows_of_ids(
     return made
 
 
-def check_out_of_range(name: str, got: str, expected: str) -> None:
-    """Refuses a layer that treats ids outside of its table as the scorer does not."""
-    if got != expected:
-        raise ValueError(
-            f"out_of_range of layer {name!r} must be {expected!r} in a scorer, got {got!r}; export "
-            "a SavedModel, or compute the remainder before the layer"
-        )
-
-
 def _field_embedding(program: Program, layer: Any, call: LayerCall) -> list[Any]:
-    check_out_of_range(layer.name, layer.out_of_range, "wrap")
     keys = list(call.inputs)
     matrix = program.dense(keys.pop(0), layer.name) if layer.num_fields else None
     bags: list[list[str | None]] = []
@@ -168,7 +158,8 @@ def _vectors(
         "bag_combiner": layer.bag_combiner,
     }
     out = program.new()
-    program.step("field_embedding", registers, [out], {"table": rows}, **options, **attributes)
+    op = "field_embedding" if layer.out_of_range == "wrap" else "checked_field_embedding"
+    program.step(op, registers, [out], {"table": rows}, **options, **attributes)
     return out
 
 

@@ -16,6 +16,7 @@ PARTS = ("schema", "steps", "boundaries", "vocabulary", "calibration")
 # and they do not say what a row of a table means.
 _TRAINED = {
     "affine",
+    "checked_field_embedding",
     "dense",
     "field_embedding",
     "max_norm",

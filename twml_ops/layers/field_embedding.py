@@ -32,9 +32,9 @@ class FieldEmbedding(TableLayer):
     The rows of all fields are one table, so there is one lookup op, and one sparse update with
     the optimizers of `twml_ops.optimizers`. Fields of different widths have a table for each width,
     still with one lookup op (mixed dimensions, Ginart et al. 2021). Row 0 of a field stands for a
-    missing value (a negative id); other ids take the row 1 + id mod (num_rows - 1) of their field,
-    so ids may be hashes (two ids of a field may then share a row, Weinberger et al. 2009) or, if
-    they are below num_rows - 1, rows of `CategoryRows` or positions in a vocabulary.
+    missing value (a negative id); other ids take the row 1 + id of their field. They are rows of
+    `CategoryRows` or positions in a vocabulary, below num_rows - 1, or hashes with
+    `out_of_range="wrap"`.
 
     Args:
         num_rows: rows of each field, at least 2: an integer for every field, first the fields of
@@ -65,8 +65,10 @@ class FieldEmbedding(TableLayer):
         embeddings_regularizer: Keras regularizer. Its penalty is that of the rows that the batch
             names, each once, whereas `l2` counts a row as often as it is looked up; see
             `kernel_regularizer` of `SparseLinear`. An `embeddings_constraint` is refused.
-        out_of_range: "wrap": ids may be hashes, as said above. "error": an id of a field that is
-            not below num_rows - 1 is an error; negative ones are missing values in both cases.
+        out_of_range: "error": an id of a field that is not below num_rows - 1 is an error. "wrap":
+            an id takes the row 1 + id mod (num_rows - 1), so that ids may be hashes; two ids of a
+            field may then share a row (Weinberger et al. 2009). Negative ids are missing values in
+            both cases. Files that were saved without it wrap.
         **kwargs: of `tf.keras.layers.Layer`.
 
     Raises:
@@ -86,7 +88,7 @@ class FieldEmbedding(TableLayer):
         l2: float = 0.0,
         storage: Tiered | None = None,
         embeddings_regularizer: Any = None,
-        out_of_range: Literal["error", "wrap"] = "wrap",
+        out_of_range: Literal["error", "wrap"] = "error",
         **kwargs: Any,
     ) -> None:
         kwargs.setdefault("autocast", False)  # weights of bags keep float32 in mixed precision
@@ -325,6 +327,11 @@ class FieldEmbedding(TableLayer):
             return [(shape[0], units) for units in width]
         fields = () if self.pooling is not None else (len(self.num_rows),)
         return (shape[0], *fields, width)
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> FieldEmbedding:
+        """The layer of a configuration; ids wrap in one from before there was `out_of_range`."""
+        return cls(**{"out_of_range": "wrap", **config})
 
     def get_config(self) -> dict[str, Any]:
         """The constructor's arguments."""

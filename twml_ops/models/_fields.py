@@ -286,6 +286,7 @@ class Fields:
             embeddings_initializer=initializer,
             projected_units=projected_units,
             l2=l2,
+            out_of_range="wrap",  # hashes of categories
             name=name,
         )
         return embedding(self._ids[0] if len(self._ids) == 1 else self._ids)

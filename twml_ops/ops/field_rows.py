@@ -68,7 +68,8 @@ def _checked(ids: tf.Tensor, num_rows: Sequence[int]) -> tf.Tensor:
     first = check.index_of_first(outside)
     too_large = check.Precondition(
         lambda: tf.logical_not(tf.reduce_any(outside)),
-        "ids must be below the number of rows of their field minus 1, got {} at position {}",
+        "ids must be below the number of rows of their field minus 1 (or out_of_range must be "
+        "'wrap'), got {} at position {}",
         (lambda: check.item_or_zero(tf.reshape(ids, [-1]), first), lambda: first),
     )
     checked: tf.Tensor = check.require(ids, too_large)

@@ -94,6 +94,7 @@ def train(
             runner = cluster_runner(config)
             runner.connect()
         eval_is_given = config.eval is not None or eval is not None
+        from_objects = data is not None
         with phase("inspection of the data"):
             data, held_out, holdout = _opened(config, start, data, eval)
         if cluster_role() != "worker" and (group is None or group.rank == 0):
@@ -193,6 +194,7 @@ def train(
                 differs,
                 None if eval_is_given else holdout,
                 command,
+                from_objects,
             ),
             epoch_choice=choice,
             known=known,
@@ -234,6 +236,7 @@ def training_facts(
     differs: str | None = None,
     holdout: Holdout | None = None,
     command: str = "",
+    from_objects: bool = False,
 ) -> dict[str, Any]:
     """The content of run.json for a training run: what is needed to repeat and to reopen it.
 
@@ -251,10 +254,12 @@ def training_facts(
         differs: what one process would train with the same command; None: the same.
         holdout: how the evaluation data were held out of the data; None: they were given.
         command: the command that repeats the run, if there is one.
+        from_objects: whether the data were objects in memory, which nothing can open again.
     """
     return {
         FORMAT_KEY: FORMAT,
         **config.to_json(),
+        "from_objects": from_objects,
         "holdout": holdout,
         "train_source": train[0],
         "eval_source": evaluation[0],

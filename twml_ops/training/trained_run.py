@@ -90,6 +90,7 @@ class TrainedRun:
             data: the SOURCE; None: the evaluation data of the run.
 
         Raises:
+            UserError: the evaluation data of the run were objects in memory.
             FileNotFoundError: a file does not exist.
             DataError: data cannot be read, or have other features.
         """
@@ -124,6 +125,7 @@ class TrainedRun:
             (data to fit on, data to evaluate on).
 
         Raises:
+            UserError: the evaluation data of the run are needed, and were objects in memory.
             FileNotFoundError: a file does not exist.
             DataError: data cannot be read, or have other features.
             ValueError: a part would be empty.
@@ -134,6 +136,13 @@ class TrainedRun:
         return given.split()
 
     def _held_out(self) -> Source:
+        if self.facts.get("from_objects"):
+            labels = ", ".join(self.schema.labels)
+            raise UserError(
+                f"{self._folder}: the model was trained on {self.facts['data']} in memory, so the "
+                "evaluation data of the run cannot be opened again; expected --data with examples "
+                f"in a file, such as --data csv:FILE or parquet:FILE with the label {labels}"
+            )
         return open_pair(
             self.facts["data"], self.facts["eval"], like=self.schema, holdout=self.holdout
         )[1]

@@ -304,39 +304,15 @@ enum class Combiner { kSum, kMean, kSqrtn };
 // A vector for each field, of one table: of a matrix of ids, and sums or means over bags.
 class FieldEmbeddingStep : public Step {
  public:
-  static std::unique_ptr<Step> Make(StepReader& reader) {
-    auto step = std::make_unique<FieldEmbeddingStep>();
-    const size_t inputs = reader.num_inputs();
-    if (inputs % 3 != 1) reader.Fail("must have ids of fields, or null, and 3 inputs of each bag");
-    if (reader.has_input(0)) reader.DenseInput(0, Type::kInteger);
-    for (size_t i = 1; reader.ok() && i < inputs; i += 3) reader.BatchInput(i);
-    reader.DenseOutput(0, Type::kFloat);
-    step->table_ = Table::Read(reader);
-    step->sizes_ = reader.Integers("num_rows");
-    const std::string pooling = reader.StringOrNull("pooling");
-    step->pooled_ = !pooling.empty();
-    if (step->pooled_) {
-      step->pooling_ = static_cast<Combiner>(reader.Choice("pooling", {"sum", "mean", "sqrtn"}));
-    }
-    step->combiner_ =
-        static_cast<Combiner>(reader.Choice("bag_combiner", {"sum", "mean", "sqrtn"}));
-    if (!reader.ok()) return nullptr;
-    int64_t start = 0;
-    for (const int64_t size : step->sizes_) {
-      if (size < 2 || size > step->table_.rows() - start) {
-        reader.Fail("must have num_rows of at least 2 that add up to the rows of the table");
-        return nullptr;
-      }
-      step->starts_.push_back(start);
-      start += size;
-    }
-    const auto bags = static_cast<int64_t>(inputs / 3);
-    step->fields_ = static_cast<int64_t>(step->sizes_.size()) - bags;
-    if (step->fields_ < 0 || (step->fields_ > 0) != reader.has_input(0)) {
-      reader.Fail("must have num_rows for each of its fields");
-    }
+  // The same, and ids that are not below the number of rows of their field minus 1 are errors. It
+  // is an operation of its own, so that a version without it refuses the program.
+  static std::unique_ptr<Step> MakeChecked(StepReader& reader) {
+    std::unique_ptr<FieldEmbeddingStep> step = Read(reader);
+    if (step != nullptr) step->checked_ = true;
     return step;
   }
+
+  static std::unique_ptr<Step> Make(StepReader& reader) { return Read(reader); }
 
   Status Shape(Shapes* shapes) const override {
     if (fields_ > 0) TWML_RETURN_IF_ERROR(shapes->RequireVector(in[0], fields_));
@@ -366,6 +342,7 @@ class FieldEmbeddingStep : public Step {
   }
 
   Status Run(const Frame& frame) const override {
+    if (checked_) TWML_RETURN_IF_ERROR(CheckIds(frame));
     const auto y = frame.Out<float>(out[0]);
     const int64_t dim = table_.dim();
     TableRows table(table_, frame);
@@ -409,6 +386,71 @@ class FieldEmbeddingStep : public Step {
   }
 
  private:
+  static std::unique_ptr<FieldEmbeddingStep> Read(StepReader& reader) {
+    auto step = std::make_unique<FieldEmbeddingStep>();
+    const size_t inputs = reader.num_inputs();
+    if (inputs % 3 != 1) reader.Fail("must have ids of fields, or null, and 3 inputs of each bag");
+    if (reader.has_input(0)) reader.DenseInput(0, Type::kInteger);
+    for (size_t i = 1; reader.ok() && i < inputs; i += 3) reader.BatchInput(i);
+    reader.DenseOutput(0, Type::kFloat);
+    step->table_ = Table::Read(reader);
+    step->sizes_ = reader.Integers("num_rows");
+    const std::string pooling = reader.StringOrNull("pooling");
+    step->pooled_ = !pooling.empty();
+    if (step->pooled_) {
+      step->pooling_ = static_cast<Combiner>(reader.Choice("pooling", {"sum", "mean", "sqrtn"}));
+    }
+    step->combiner_ =
+        static_cast<Combiner>(reader.Choice("bag_combiner", {"sum", "mean", "sqrtn"}));
+    if (!reader.ok()) return nullptr;
+    int64_t start = 0;
+    for (const int64_t size : step->sizes_) {
+      if (size < 2 || size > step->table_.rows() - start) {
+        reader.Fail("must have num_rows of at least 2 that add up to the rows of the table");
+        return nullptr;
+      }
+      step->starts_.push_back(start);
+      start += size;
+    }
+    const auto bags = static_cast<int64_t>(inputs / 3);
+    step->fields_ = static_cast<int64_t>(step->sizes_.size()) - bags;
+    if (step->fields_ < 0 || (step->fields_ > 0) != reader.has_input(0)) {
+      reader.Fail("must have num_rows for each of its fields");
+    }
+    return step;
+  }
+
+  // Fails if an id has no row of its own in its field.
+  Status CheckIds(const Frame& frame) const {
+    if (fields_ > 0) {
+      const auto ids = frame.In<int64_t>(in[0]);
+      for (int64_t r = 0; r < frame.rows; ++r) {
+        for (int64_t f = 0; f < fields_; ++f) {
+          if (ids[r][f] >= sizes_[f] - 1) return Outside(frame, in[0], f, ids[r][f], f);
+        }
+      }
+    }
+    for (size_t i = 1; i < in.size(); i += 3) {
+      const int64_t field = fields_ + static_cast<int64_t>(i / 3);
+      const auto* const ids = frame.Entries<int64_t>(in[i]);
+      const int64_t n = frame.SplitsOf(in[i]).num_entries();
+      for (int64_t k = 0; k < n; ++k) {
+        if (ids[k] < sizes_[field] - 1) continue;
+        return Outside(frame, in[i], frame.views[in[i]].stride + k, ids[k], field);
+      }
+    }
+    return Status();
+  }
+
+  // The position is that of an entry in the request, and that of the column in a matrix.
+  Status Outside(const Frame& frame, Register r, int64_t position, int64_t id,
+                 int64_t field) const {
+    const std::string& name = frame.registers[r].name;
+    return Invalid(name[0] == '#' ? "ids" : name, field < fields_ ? "[..., " : "[", position,
+                   "] = ", id, " must be below ", sizes_[field] - 1,
+                   ", the number of rows of its field minus 1");
+  }
+
   // The row of a category: the first one of its field for negative ids.
   int64_t RowOf(int64_t id, int64_t field) const {
     return starts_[field] + (id < 0 ? 0 : 1 + id % (sizes_[field] - 1));
@@ -463,7 +505,7 @@ class FieldEmbeddingStep : public Step {
   Table table_;
   std::vector<int64_t> sizes_, starts_;  // of the rows of each field
   int64_t fields_ = 0;                   // of the matrix; bags follow
-  bool pooled_ = false;
+  bool pooled_ = false, checked_ = false;
   Combiner pooling_ = Combiner::kSum, combiner_ = Combiner::kSum;
 };
 
@@ -473,6 +515,7 @@ MakeStep FindFieldStep(const std::string& op) {
   constexpr std::pair<const char*, MakeStep> kSteps[] = {
       {"category_rows", CategoryRowsStep::Make},
       {"category_statistics", CategoryStatisticsStep::Make},
+      {"checked_field_embedding", FieldEmbeddingStep::MakeChecked},
       {"field_embedding", FieldEmbeddingStep::Make},
       {"field_logarithms", FieldLogarithmsStep::Make},
       {"field_quantiles", FieldQuantilesStep::Make},

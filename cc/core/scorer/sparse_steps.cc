@@ -237,6 +237,36 @@ class HashIdsStep : public EntryStep {
   int bits_ = 1;
 };
 
+// The remainders of ids, which are not negative, for a table that takes ids outside of it.
+class WrapIdsStep : public EntryStep {
+ public:
+  static std::unique_ptr<Step> Make(StepReader& reader) {
+    reader.RequireInputs(1);
+    reader.IdsInput(0);
+    reader.EntriesOutput(0, Form::kIds, 0);
+    auto step = std::make_unique<WrapIdsStep>();
+    step->num_rows_ = reader.Integer("num_rows");
+    if (reader.ok() && step->num_rows_ < 1) reader.Fail("must have a num_rows of at least 1");
+    return step;
+  }
+
+  Status Run(const Frame& frame) const override {
+    const int64_t n = frame.SplitsOf(in[0]).num_entries();
+    const auto* const ids = frame.Entries<int64_t>(in[0]);
+    int64_t* const rows = frame.memory->New<int64_t>(n);
+    for (int64_t k = 0; k < n; ++k) {
+      const int64_t remainder = ids[k] % num_rows_;
+      rows[k] = remainder < 0 ? remainder + num_rows_ : remainder;
+    }
+    frame.SetEntries(out[0], rows, in[0]);
+    frame.limits[out[0]] = num_rows_;
+    return Status();
+  }
+
+ private:
+  int64_t num_rows_ = 1;
+};
+
 // The rows that a DynamicLookup has given to ids; 0 for ids without one.
 class DynamicLookupStep : public EntryStep {
  public:
@@ -345,7 +375,8 @@ MakeStep FindSparseStep(const std::string& op) {
       {"max_norm", MaxNormStep::Make},
       {"online_standardize", StandardizeStep::Make},
       {"percentile_discretize", DiscretizeStep<BucketIds::kContiguous>::Make},
-      {"sparse_linear", SparseLinearStep::Make}};
+      {"sparse_linear", SparseLinearStep::Make},
+      {"wrap_ids", WrapIdsStep::Make}};
   for (const auto& [name, make] : kSteps) {
     if (op == name) return make;
   }

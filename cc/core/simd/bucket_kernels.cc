@@ -50,9 +50,11 @@ inline uint32_t Count(const Line& line, float v) {
   const int mask = _mm256_movemask_epi8(_mm256_packs_epi32(low, high));
   return __builtin_popcount(static_cast<unsigned>(mask));
 #else
-  uint32_t count = 0;
-  for (int i = 0; i < kBucketLine; ++i) count += kRight ? line.all[i] <= v : line.all[i] < v;
-  return count;
+  // In two loops: of one that adds the comparisons, g++ 12 for aarch64 makes negative counts.
+  int32_t found[kBucketLine], count = 0;
+  for (int i = 0; i < kBucketLine; ++i) found[i] = kRight ? line.all[i] <= v : line.all[i] < v;
+  for (int i = 0; i < kBucketLine; ++i) count += found[i];
+  return static_cast<uint32_t>(count);
 #endif
 }
 template <bool kRight>

@@ -55,7 +55,10 @@ def width_latency(
         [len(widths)], milliseconds of `BATCH_SIZE` examples.
     """
     ids = np.random.default_rng(0).integers(0, num_rows, (BATCH_SIZE, len(num_rows)))
-    layers = [FieldEmbedding(num_rows, width, projected_units=units) for width in widths]
+    layers = [
+        FieldEmbedding(num_rows, width, projected_units=units, out_of_range="wrap")
+        for width in widths
+    ]
     return np.array([_milliseconds(layer, tf.constant(ids)) for layer in layers])
 
 
