@@ -278,6 +278,19 @@ def test_a_model_file_has_the_trees(adapted, tmp_path):
     np.testing.assert_array_equal(other([x, present]), model([x, present]))
 
 
+def test_fewer_ensembles_than_folds_are_the_first_ones(adapted):
+    x, present, keys, labels = data()
+    some = make(num_ensembles=2, out_of_fold=False)
+    some.adapt(batches(x, present, keys, labels))
+    folds = folds_of(keys)
+    mean = np.zeros((len(x), 1), np.float32)
+    for fold in (0, 1):  # in training a row of the fold has the logits of its ensemble
+        of_fold = keys[folds == fold][0]
+        mean += adapted([x, present, np.full_like(keys, of_fold)], training=True) / 2
+    np.testing.assert_allclose(some([x, present]), mean, atol=1e-6)
+    assert BoostedTrees.from_config(some.get_config()).num_ensembles == 2
+
+
 def test_errors_name_the_argument(adapted):
     x, present, keys, labels = data(30)
     for options, message in (
@@ -285,6 +298,9 @@ def test_errors_name_the_argument(adapted):
         ({"num_leaves": 1}, "num_leaves must be at least 2, got 1"),
         ({"learning_rate": 0.0}, "learning_rate must be in"),
         ({"max_trees": 0}, "max_trees"),
+        ({"num_ensembles": 2}, r"num_ensembles must be in \[3, 3\] with num_folds = 3"),
+        ({"num_ensembles": 4, "out_of_fold": False}, r"num_ensembles must be in \[1, 3\]"),
+        ({"num_ensembles": 0, "out_of_fold": False}, "num_ensembles"),
     ):
         with pytest.raises(ValueError, match=message):
             make(**options)

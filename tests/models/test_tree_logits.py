@@ -13,7 +13,10 @@ pytest.importorskip("lightgbm")
 
 SCHEMA = Schema(("a", "b"), ("c",), 0, "x")
 ROWS = 1200
-OPTIONS = {"units": 2, "hidden": (3,), "dropout": 0.0, "embedding_dropout": 0.0}
+OPTIONS = {
+    **{"units": 2, "hidden": (3,), "dropout": 0.0, "embedding_dropout": 0.0},
+    "tree_ensembles": 5,
+}
 
 
 def examples(labels=1, signal=3.0, sparse=False):

@@ -210,7 +210,8 @@ class ConsoleReporter(Reporter):
         self._console.print(f"[bold]model[/]  {name}: {weights:,} weights, trained by {optimizer}")
         for ensembles, largest in trees:
             self._console.print(
-                f"        and boosted trees: {ensembles} ensembles of up to {largest} trees"
+                f"        and boosted trees: {ensembles} ensemble{'s' if ensembles > 1 else ''} of up "
+                f"to {largest} trees"
             )
 
     def widths(self, units: Sequence[int]) -> None:

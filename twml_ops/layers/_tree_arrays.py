@@ -16,7 +16,7 @@ from twml_ops.layers._recent_results import RecentResults
 Array = npt.NDArray[Any]
 
 _PATIENCE = 20
-_REMEMBERED = 20  # ensembles: four calls with five folds
+_REMEMBERED = 20  # ensembles, of which a call has at most as many as there are folds
 
 
 class TreeOptions(NamedTuple):
@@ -76,10 +76,10 @@ def train_folds(
     labels: Array,
     weights: Array,
     folds: Array,
-    num_folds: int,
+    num_ensembles: int,
     options: TreeOptions,
 ) -> tuple[dict[str, Array], float]:
-    """Trains an ensemble of trees for each fold, on the examples of the other folds.
+    """Trains an ensemble of trees for each of the first folds, on the examples of the others.
 
     The number of trees of an ensemble is the one with the lowest log loss on its fold. The last few
     ensembles are remembered, because the trials of a search differ in the net and train the same
@@ -90,8 +90,8 @@ def train_folds(
             examples `rows`, int64 [N']; NaN is a missing number.
         labels: float64 [N], in [0, 1].
         weights: float64 [N].
-        folds: int [N], in [0, num_folds).
-        num_folds: number of folds, K.
+        folds: int [N], the fold of each example.
+        num_ensembles: number of ensembles, K: of the folds in [0, K).
         options: the options of the training.
 
     Returns:
@@ -113,7 +113,7 @@ def train_folds(
 
     # One thread for each ensemble: the threads of OpenMP wait for one another after every node.
     with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
-        ensembles = list(pool.map(ensemble, range(num_folds)))
+        ensembles = list(pool.map(ensemble, range(num_ensembles)))
     constant = sum(e.loss_of_constant for e in ensembles)
     gain = 1 - sum(e.loss for e in ensembles) / constant if constant > 0 else 0.0
     return _joined([e.nodes for e in ensembles]), gain

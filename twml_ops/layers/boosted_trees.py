@@ -52,6 +52,9 @@ class BoostedTrees(ResizableState, tf.keras.layers.Layer):
         num_inputs: number of columns, C.
         num_optional: number of columns in front that can be missing, P, default 0.
         num_folds: number of folds, at least 2, default 5.
+        num_ensembles: number of folds, the first ones, that have an ensemble; each costs the same
+            time in training and in inference. None: all have one. Fewer need `out_of_fold=False`,
+            as the rows of the other folds would have no ensemble in training.
         max_trees: largest number of trees of an ensemble, default 300.
         max_depth: largest depth of a tree, default 8.
         num_leaves: largest number of leaves of a tree, at least 2, default 31.
@@ -80,6 +83,7 @@ class BoostedTrees(ResizableState, tf.keras.layers.Layer):
         num_inputs: int,
         num_optional: int = 0,
         num_folds: int = 5,
+        num_ensembles: int | None = None,
         max_trees: int = 300,
         max_depth: int = 8,
         num_leaves: int = 31,
@@ -108,6 +112,15 @@ class BoostedTrees(ResizableState, tf.keras.layers.Layer):
             raise ValueError(f"learning_rate must be in (0, 1], got {learning_rate!r}")
         self.learning_rate, self.seed = float(learning_rate), int(seed)
         self.out_of_fold = bool(out_of_fold)
+        most = self.num_folds
+        self.num_ensembles = most if num_ensembles is None else num_ensembles
+        check_positive_integer("num_ensembles", self.num_ensembles)
+        if self.num_ensembles > most or (self.num_ensembles < most and self.out_of_fold):
+            least = most if self.out_of_fold else 1
+            raise ValueError(
+                f"num_ensembles must be in [{least}, {most}] with num_folds = {most} and "
+                f"out_of_fold = {self.out_of_fold}, got {num_ensembles}"
+            )
         self.held_out_gain = 0.0
         self.supports_jit = False  # the ops cannot be compiled by XLA
         with tf.init_scope(), tf.device("CPU:0"):
@@ -210,7 +223,7 @@ class BoostedTrees(ResizableState, tf.keras.layers.Layer):
             self.learning_rate,
             self.seed,
         )
-        arrays, self.held_out_gain = train_folds(known, y, w, folds, self.num_folds, options)
+        arrays, self.held_out_gain = train_folds(known, y, w, folds, self.num_ensembles, options)
         for name, variable in zip(self.state_names, self.state_variables, strict=True):
             variable.assign(arrays[name])
 
@@ -284,8 +297,8 @@ class BoostedTrees(ResizableState, tf.keras.layers.Layer):
         """The constructor's arguments."""
         config = super().get_config()
         config.pop("autocast", None)
-        names = ["num_optional", "num_folds", "max_trees", "max_depth", "num_leaves"]
-        names += ["min_examples", "learning_rate", "seed", "out_of_fold"]
+        names = ["num_optional", "num_folds", "num_ensembles", "max_trees", "max_depth"]
+        names += ["num_leaves", "min_examples", "learning_rate", "seed", "out_of_fold"]
         return {**config, **self._reference(), **{name: getattr(self, name) for name in names}}
 
 

@@ -23,7 +23,7 @@ MIN_EXAMPLES = 1000
 MAX_CATEGORIES = 1 << 22
 _HELD_OUT = 5  # one of so many examples
 _BITS, _SALT = 31, 3
-_TREES = TreeOptions(300, 8, 31, 50, 0.1, 0)
+_TREES = TreeOptions(100, 8, 31, 50, 0.2, 0)  # enough to compare columns
 _recent: RecentResults[list[tuple[int, ...]]] = RecentResults()
 
 

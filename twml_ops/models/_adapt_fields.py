@@ -31,7 +31,9 @@ class FieldState(NamedTuple):
     statistics: FieldStatistics | None
 
 
-def adapt_fields(schema: Schema, dataset: tf.data.Dataset, state: FieldState) -> list[float]:
+def adapt_fields(
+    schema: Schema, dataset: tf.data.Dataset, state: FieldState
+) -> tuple[list[float], int]:
     """Reads a data set once, adapts layers to it, and counts for the statistics.
 
     Args:
@@ -41,7 +43,7 @@ def adapt_fields(schema: Schema, dataset: tf.data.Dataset, state: FieldState) ->
         state: the layers.
 
     Returns:
-        The logit of the share of positives of each label.
+        The logit of the share of positives of each label, and the number of examples.
 
     Raises:
         ValueError: there are statistics, but the features have no `row_keys`.
@@ -49,7 +51,7 @@ def adapt_fields(schema: Schema, dataset: tf.data.Dataset, state: FieldState) ->
     sketch = state.quantiles and state.quantiles.new_sketch()
     moments = state.logarithms and state.logarithms.new_moments()
     ids_seen = state.categories and state.categories.new_counts()
-    positives, examples = np.zeros(len(schema.labels)), 0.0
+    positives, total, examples = np.zeros(len(schema.labels)), 0.0, 0
     for features, labels, *weights in dataset:
         if sketch is not None:
             numbers = features["continuous"].numpy()
@@ -64,14 +66,15 @@ def adapt_fields(schema: Schema, dataset: tf.data.Dataset, state: FieldState) ->
         if state.statistics is not None:
             state.statistics.update(features, y, w)
         positives += w @ y
-        examples += float(w.sum())
+        total += float(w.sum())
+        examples += len(w)
     if state.quantiles is not None and sketch is not None:
         state.quantiles.adapt_from_sketch(sketch)
     if state.logarithms is not None and moments is not None:
         state.logarithms.adapt_from_moments(moments)
     if state.categories is not None and ids_seen is not None:
         state.categories.adapt_from_counts(ids_seen)
-    return smoothed_logits(positives.tolist(), examples)
+    return smoothed_logits(positives.tolist(), total), examples
 
 
 def ids_by_field(schema: Schema, features: Mapping[str, Any]) -> Iterator[Any]:

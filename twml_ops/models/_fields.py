@@ -33,7 +33,7 @@ from twml_ops.models._adapt_fields import FieldState, adapt_fields
 from twml_ops.models._crosses import ROW_KEYS
 from twml_ops.models._field_statistics import FieldStatistics, StatisticsColumns
 from twml_ops.models._labels import probabilities
-from twml_ops.models._tree_logits import TreeStatistics, tree_logits
+from twml_ops.models._tree_logits import TreeStatistics, tree_logits, tree_options
 from twml_ops.models.bias import Bias
 from twml_ops.models.mean_logit import MeanLogit
 
@@ -99,7 +99,7 @@ class Fields:
             else None,
             FieldStatistics(schema, crosses) if statistics and single else None,
         )
-        self.base = adapt_fields(schema, dataset, state)
+        self.base, self._num_examples = adapt_fields(schema, dataset, state)
         categories, quantiles = state.categories, state.quantiles
         if learned_hash is not None:
             names = [*schema.fields, *schema.bags]
@@ -335,11 +335,12 @@ class Fields:
             logits.append(tf.keras.layers.Dense(1, use_bias=False, name=f"tower_{i}_logit")(x))
         return concatenated(logits, "tower_logits")
 
-    def tree_logits(self, dataset: tf.data.Dataset) -> list[Any]:
+    def tree_logits(self, dataset: tf.data.Dataset, ensembles: int | None) -> list[Any]:
         """The logits [B, 1] of boosted trees, one for each label; see `_tree_logits.tree_logits`.
 
         Args:
             dataset: batches in the layout "keyed_fields".
+            ensembles: number of ensembles for each label; None: the default.
         """
         present = self.inputs.get("continuous_present")
         parts = [] if present is None else [self.inputs["continuous"]]
@@ -362,7 +363,8 @@ class Fields:
         if not parts:
             return []
         x = concatenated(parts, "tree_input")
-        return tree_logits(self.inputs, x, present, dataset, self.labels, statistics)
+        options = tree_options(self._num_examples, ensembles)
+        return tree_logits(self.inputs, x, present, dataset, self.labels, statistics, options)
 
     def model(self, name: str, terms: Sequence[Any], others: Sequence[Any] = ()) -> tf.keras.Model:
         """The model whose logits are the sum of the terms [B, L] and a bias.

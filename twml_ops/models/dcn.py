@@ -39,6 +39,7 @@ def dcn(
     statistics: bool = True,
     crosses: Sequence[str] | None = None,
     trees: bool | None = None,
+    tree_ensembles: int | None = None,
     stddev: float = 0.02,
     learned_hash: str | None = None,
 ) -> tf.keras.Model:
@@ -88,6 +89,9 @@ def dcn(
             is the logit in inference. They are left out if they gain less than 1 % on examples
             whose labels are neither in them nor in their columns. None: if LightGBM is installed
             and there are row keys.
+        tree_ensembles: number of ensembles of trees, the mean of whose logits is used, from 1 to 5;
+            each is trained without one of five folds of the examples, and the time of the training
+            and of the predictions is proportional to their number. None: 3.
         stddev: standard deviation of the initial vectors.
         learned_hash: file that `twml-ops learn-hash` wrote for the features, which gives rows to
             the categories instead of `min_count` and `max_rows`; None: these do.
@@ -126,4 +130,5 @@ def dcn(
     deep = dense_net(x0, hidden, dropout)
     both = tf.keras.layers.Concatenate(name="crossed_and_deep")([crossed, deep])
     terms = [*fields.linear(l2=linear_l2), fields.logits(both)]
-    return fields.model("dcn", terms, fields.tree_logits(dataset) if wanted(trees, dataset) else [])
+    others = fields.tree_logits(dataset, tree_ensembles) if wanted(trees, dataset) else []
+    return fields.model("dcn", terms, others)

@@ -16,7 +16,7 @@ from twml_ops.training.checkpoints import RunCheckpoints
 from twml_ops.training.config import AUTO, DEFAULT, DEFAULT_TIME_LIMIT, RunConfig
 from twml_ops.training.errors import UserError
 from twml_ops.training.labels import weighted
-from twml_ops.training.model import model_maker, with_learning_rate, without_optimizer
+from twml_ops.training.model import for_trial, model_maker, with_learning_rate, without_optimizer
 from twml_ops.training.model_options import LEARNING_RATE, builder_of, options_of
 from twml_ops.training.reporter import SILENT, Reporter
 from twml_ops.training.results import EpochChoice, FittedModel, ModelChoice, Trial, TrialResult
@@ -103,7 +103,9 @@ def _choose_epochs(
     logs = below(logs, "early_stopping") if config.refit else logs
     runner = LocalRunner(config, logs, reporter, checkpoints)
     with phase("choice of the epochs"):
-        epochs, kept = choose_epochs(config, runner, model_maker(config), parts, reporter)
+        epochs, kept = choose_epochs(
+            config, runner, model_maker(for_trial(config)), parts, reporter
+        )
     if kept is not None:
         kept = kept._replace(model=without_optimizer(kept.model))
     if checkpoints:

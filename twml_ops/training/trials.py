@@ -17,7 +17,13 @@ from twml_ops.training.callbacks import EarlyStopping, mean_losses
 from twml_ops.training.config import RunConfig
 from twml_ops.training.errors import UserError
 from twml_ops.training.labels import training_examples
-from twml_ops.training.model import MakeModel, model_maker, report_model, with_learning_rate
+from twml_ops.training.model import (
+    MakeModel,
+    for_trial,
+    model_maker,
+    report_model,
+    with_learning_rate,
+)
 from twml_ops.training.reporter import SILENT, Reporter
 from twml_ops.training.results import EpochChoice, FittedModel, Outcome, Trial, TrialResult
 from twml_ops.training.runners import LocalRunner, Monitored, Runner
@@ -160,7 +166,9 @@ def run_trial(
     try:
         runner = LocalRunner(config, log_dir, quiet)
         callbacks = [_EachEpoch(record)]
-        choice, _ = choose_epochs(config, runner, model_maker(config), parts, quiet, callbacks)
+        choice, _ = choose_epochs(
+            config, runner, model_maker(for_trial(config)), parts, quiet, callbacks
+        )
     except TrialStopped as e:
         outcome, note = "stopped", str(e)
     except DataError:
