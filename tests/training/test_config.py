@@ -43,7 +43,7 @@ def test_run_file_of_an_earlier_version_is_read():
         "schema": {"continuous": ["dep_time"]},
     }
     assert RunConfig.from_json(run) == RunConfig(
-        "flights", model="sparse_mlp", learning_rate=0.04, epochs=4, seed=1
+        "flights", model="sparse_mlp", learning_rate=0.04, batch_size=256, epochs=4, seed=1
     )
 
 

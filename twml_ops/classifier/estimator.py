@@ -49,7 +49,8 @@ class Classifier:
         options: options of the model by name, of a model that is named; None: its defaults.
         optimizer: name of the optimizer.
         learning_rate: initial learning rate; None: the default of the optimizer and the model.
-        batch_size: number of examples in a batch.
+        batch_size: number of examples in a batch; None: 256, for the model dcn up to 1,024 with the
+            number of examples.
         epochs: passes over the training data; None: chosen by early stopping.
         seed: seed of the initial weights, of dropout and of the order of the examples.
         validation: which part of the training data is used for early stopping; "none": no part.
@@ -84,7 +85,7 @@ class Classifier:
         options: Mapping[str, Any] | None = None,
         optimizer: str = RunConfig.optimizer,
         learning_rate: float | None = RunConfig.learning_rate,
-        batch_size: int = RunConfig.batch_size,
+        batch_size: int | None = RunConfig.batch_size,
         epochs: int | None = RunConfig.epochs,
         seed: int = RunConfig.seed,
         validation: str = RunConfig.validation,

@@ -22,7 +22,7 @@ from twml_ops.cli.options import (
     expanded,
     given_options,
 )
-from twml_ops.training.config import RunConfig, parse_value
+from twml_ops.training.config import DEFAULT_BATCH_SIZE, RunConfig, parse_value
 from twml_ops.training.errors import UserError
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ def search(
     learning_rate: Annotated[
         float, typer.Option(help="Learning rate of the search and of `train`, with lazy_adam.")
     ] = 0.002,
-    batch_size: BatchSize = RunConfig.batch_size,
+    batch_size: BatchSize = DEFAULT_BATCH_SIZE,
     seed: Annotated[
         int, typer.Option(min=0, help="Random seed of the search and of `train`.")
     ] = RunConfig.seed,
@@ -221,7 +221,7 @@ def _search(
         raise UserError("there are no validation data to search with: use another --validation")
     layout = models.layout_of(models.get("dhen"))
     batches, held_out = (
-        part.dataset(config.batch_size, shuffle=True, seed=config.seed, layout=layout)
+        part.dataset(config.fixed_batch_size, shuffle=True, seed=config.seed, layout=layout)
         for part in parts
     )
     print_search(console, data.name, parts.validation.name)

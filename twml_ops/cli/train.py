@@ -15,7 +15,6 @@ from twml_ops.cli.errors import one_line
 from twml_ops.cli.options import (
     NO_COLUMNS,
     SOURCES,
-    BatchSize,
     ColumnOptions,
     Debug,
     HelpAll,
@@ -137,7 +136,15 @@ def train(
             show_default=False,
         ),
     ] = RunConfig.learning_rate,
-    batch_size: BatchSize = RunConfig.batch_size,
+    batch_size: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Examples in a batch. Default: 256, for the model dcn up to 1024 with the number of "
+            "examples.",
+            show_default=False,
+        ),
+    ] = RunConfig.batch_size,
     epochs: Annotated[
         int | None,
         typer.Option(

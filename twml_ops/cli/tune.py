@@ -23,7 +23,7 @@ from twml_ops.cli.options import (
     expanded,
     given_options,
 )
-from twml_ops.training.config import RunConfig
+from twml_ops.training.config import DEFAULT_BATCH_SIZE, RunConfig
 
 if TYPE_CHECKING:
     from twml_ops.training.tuning import Budget
@@ -66,7 +66,7 @@ def tune(
         float | None,
         typer.Option(help="Learning rate. Default: it is searched.", show_default=False),
     ] = RunConfig.learning_rate,
-    batch_size: BatchSize = RunConfig.batch_size,
+    batch_size: BatchSize = DEFAULT_BATCH_SIZE,
     seed: Annotated[
         int, typer.Option(min=0, help="Random seed of the training and of the search.")
     ] = RunConfig.seed,

@@ -34,7 +34,7 @@ class Limits(NamedTuple):
 
 
 class _Effect(NamedTuple):
-    """The gain of a cross: its columns of a linear model, and the reduction of the loss."""
+    """The gain of a cross: its columns [2, N] of a linear model, and the reduction of the loss."""
 
     columns: Array
     gain: float
@@ -63,6 +63,7 @@ class CrossRanking:
         self._codes = [code.astype(np.uint64) for code in codes]
         self._bits = max(8, math.ceil(math.log2(4 * len(ids))))
         self._num_categories: dict[Cross, int] = {}
+        self._last: tuple[Cross, Array] | None = None  # a cross is counted, then looked at
         self._logits = self._of_single_fields()
         self._update()
 
@@ -126,18 +127,21 @@ class CrossRanking:
 
     def _buckets(self, cross: Sequence[int]) -> Array:
         """int64 [N]: the bucket of each row's category."""
+        if self._last is not None and self._last[0] == tuple(cross):
+            return self._last[1]
         key = self._codes[cross[0]] * _MULTIPLIER
         for field in cross[1:]:
             key ^= key >> np.uint64(29)
             key = (key + self._codes[field]) * _MULTIPLIER
-        return (key >> np.uint64(64 - self._bits)).astype(np.int64)
+        self._last = tuple(cross), (key >> np.uint64(64 - self._bits)).astype(np.int64)
+        return self._last[1]
 
     def _effect(self, cross: Sequence[int]) -> _Effect:
         buckets = self._buckets(cross)
         residuals, curvatures = self._residuals, self._curvatures
         others = np.bincount(buckets, residuals)[buckets] - residuals
         seen = np.maximum(np.bincount(buckets, curvatures)[buckets] - curvatures, 0.0)
-        columns = np.stack([others / (seen + _PRIOR), np.log1p(seen / self._mean_curvature)], 1)
+        columns = np.stack([others / (seen + _PRIOR), np.log1p(seen / self._mean_curvature)])
         gradient, hessian = _derivatives(columns, residuals, curvatures)
         return _Effect(columns, float(gradient @ np.linalg.solve(hessian, gradient)) / 2)
 
@@ -146,7 +150,7 @@ class CrossRanking:
         for _ in range(2):
             gradient, hessian = _derivatives(columns, self._residuals, self._curvatures)
             step = np.linalg.solve(hessian, gradient)
-            self._logits = self._logits + step[0] + columns @ step[1:]
+            self._logits = self._logits + step[0] + step[1:] @ columns
             self._update()
 
     def _update(self) -> None:
@@ -161,7 +165,7 @@ class CrossRanking:
         base = math.log((positive + 0.5) / (total - positive + 0.5))
         self._logits = np.full(len(self._labels), base)
         self._update()
-        columns = np.concatenate([self._effect([f]).columns for f in range(self._fields)], 1)
+        columns = np.concatenate([self._effect([f]).columns for f in range(self._fields)]).T
         return self._logits + linear_logits(columns, self._labels, self._weights, base)[0]
 
 
@@ -183,7 +187,7 @@ def linear_logits(
     coefficients = np.zeros(columns.shape[1] + 1)
     for _ in range(5):
         p = 1 / (1 + np.exp(-(base + coefficients[0] + columns @ coefficients[1:])))
-        gradient, hessian = _derivatives(columns, weights * (labels - p), weights * p * (1 - p))
+        gradient, hessian = _derivatives(columns.T, weights * (labels - p), weights * p * (1 - p))
         gradient[1:] -= coefficients[1:]  # L2 regularization of strength 1
         coefficients += np.linalg.solve(hessian, gradient)
     values = coefficients[0] + columns @ coefficients[1:]
@@ -193,7 +197,11 @@ def linear_logits(
 
 
 def _derivatives(columns: Array, residuals: Array, curvatures: Array) -> tuple[Array, Array]:
-    """Gradient [1 + C] and Hessian of the log likelihood in a constant and in the columns."""
-    x = np.concatenate([np.ones((len(columns), 1)), columns], axis=1)
-    hessian = (x * curvatures[:, np.newaxis]).T @ x
-    return x.T @ residuals, hessian + np.eye(x.shape[1])
+    """Gradient [1 + C] and Hessian of the log likelihood in a constant and columns [C, N]."""
+    gradient = np.concatenate([[residuals.sum()], columns @ residuals])
+    hessian = np.eye(len(gradient))
+    scaled = columns * curvatures
+    hessian[0, 0] += curvatures.sum()
+    hessian[0, 1:] = hessian[1:, 0] = scaled.sum(axis=1)
+    hessian[1:, 1:] += scaled @ columns.T
+    return gradient, hessian

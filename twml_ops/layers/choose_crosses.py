@@ -22,8 +22,9 @@ Array = npt.NDArray[Any]
 MIN_EXAMPLES = 1000
 MAX_CATEGORIES = 1 << 22
 _HELD_OUT = 5  # one of so many examples
+_MAX_TREE_EXAMPLES = 1 << 16  # on which the trees are trained that compare columns
 _BITS, _SALT = 31, 3
-_TREES = TreeOptions(100, 8, 31, 50, 0.2, 0)  # enough to compare columns
+_TREES = TreeOptions(150, 8, 31, 50, 0.1, 0)  # enough to compare columns
 _recent: RecentResults[list[tuple[int, ...]]] = RecentResults()
 
 
@@ -134,15 +135,16 @@ def _losses(crosses: list[tuple[int, ...]], fit: Examples, held_out: Examples) -
         seen, new = layer(keyed, training=True).numpy(), layer(held_out.ids).numpy()
         x[0].append((seen[:, :fields], new[:, :fields]))
         x[1].append((seen, new))
+    # The statistics are of all examples.
+    some = np.argsort(core.hash_ids(fit.row_keys, _BITS, _SALT + 1), kind="stable")
+    some = np.sort(some[:_MAX_TREE_EXAMPLES])
 
     def losses(columns: list[tuple[Array, Array]]) -> Array:
-        parts = [
-            (np.concatenate(part, axis=1), examples.labels, examples.weights)
-            for part, examples in zip(zip(*columns, strict=True), (fit, held_out), strict=True)
-        ]
+        seen, new = (np.concatenate(part, axis=1) for part in zip(*columns, strict=True))
+        parts = (seen, fit.labels, fit.weights), (new, held_out.labels, held_out.weights)
         if BoostedTrees.is_available():
-            return train_ensemble(parts[0], parts[1], _TREES).losses
-        return _losses_of_linear_model(parts[0], parts[1])
+            return train_ensemble([part[some] for part in parts[0]], parts[1], _TREES).losses
+        return _losses_of_linear_model(*parts)
 
     with ThreadPoolExecutor(2) as pool:  # each trains in one thread
         return list(pool.map(losses, x))

@@ -150,6 +150,7 @@ class RunCheckpoints:
         *,
         served: tf.keras.Model,
         examples: int,
+        batch_size: int,
         seed: int,
         phase: str,
         states: dict[str, Stateful],
@@ -163,6 +164,7 @@ class RunCheckpoints:
             schema: its features.
             served: the model that is published: `model`, or one with the same weights.
             examples: number of examples in an epoch.
+            batch_size: number of examples in a batch.
             seed: the seed of the order of the examples.
             phase: "choice" of the number of epochs, "fit" for this number, or "member N" for the
                 same of another member of an ensemble.
@@ -187,7 +189,7 @@ class RunCheckpoints:
         callback = CheckpointCallback(
             self._manager,
             num_examples=examples,
-            batch_size=config.batch_size,
+            batch_size=batch_size,
             seed=seed,
             every_steps=options.steps,
             every_seconds=options.seconds or (None if options.steps else float("inf")),

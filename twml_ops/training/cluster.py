@@ -178,10 +178,10 @@ def steps_of(train: Source, config: RunConfig, epochs: int) -> tuple[int, int]:
     from twml_ops.distribute import Cluster
 
     workers = len(Cluster.from_environment().workers)
-    batches = epochs * -(-train.num_examples() // config.batch_size)
+    batches = epochs * -(-train.num_examples() // config.fixed_batch_size)
     if cluster_options(config).mode == "sync":
-        return math.ceil(batches / workers), config.batch_size * workers
-    return batches, config.batch_size
+        return math.ceil(batches / workers), config.fixed_batch_size * workers
+    return batches, config.fixed_batch_size
 
 
 @dataclasses.dataclass(frozen=True)

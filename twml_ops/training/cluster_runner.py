@@ -99,7 +99,7 @@ class ClusterRunner:
         def dataset(context: tf.distribute.InputContext, first_batch: int) -> tf.data.Dataset:
             def batches(part: Source, position: InputPosition) -> tf.data.Dataset:
                 dataset = part.dataset(
-                    config.batch_size,
+                    config.fixed_batch_size,
                     shuffle=True,
                     seed=config.seed,
                     layout=models.layout_of(model),
@@ -114,7 +114,7 @@ class ClusterRunner:
                 read[0],
                 batches,
                 seed=config.seed,
-                batch_size=config.batch_size,
+                batch_size=config.fixed_batch_size,
                 first_batch=first_batch,
             )
 
@@ -185,7 +185,7 @@ class ClusterRunner:
         def measure() -> float:
             assert config.learning_rate is not None
             optimizer = make_optimizer(config.optimizer, config.learning_rate, steps)
-            return speed_of_one_process(model(), optimizer, batches(), config.batch_size)
+            return speed_of_one_process(model(), optimizer, batches(), config.fixed_batch_size)
 
         def report(speeds: SpeedComparison) -> None:
             history.speeds = speeds

@@ -25,6 +25,7 @@ COLUMN_OPTIONS = (
 """The fields that say what columns are."""
 
 DEFAULT_EPOCHS = 4
+DEFAULT_BATCH_SIZE = 256
 DEFAULT_TIME_LIMIT = 600.0
 FORMAT_KEY, FORMAT = "twml_ops_run", 1  # of run.json
 AUTO = "auto"  # the name of a model that is chosen by its loss on validation data
@@ -76,7 +77,8 @@ class RunConfig:
             one that suits the features, or "auto": the model and its options are chosen.
         optimizer: name of the optimizer.
         learning_rate: initial learning rate; None: the default of the optimizer and the model.
-        batch_size: number of examples in a batch.
+        batch_size: number of examples in a batch; None: as suits the model and the number of
+            examples, see `twml_ops.training.model.with_batch_size`.
         epochs: number of passes over the training data; None: it is chosen by early stopping, or
             `DEFAULT_EPOCHS` where there is no validation.
         seed: seed of the initial weights, of dropout and of the order of the examples.
@@ -123,7 +125,7 @@ class RunConfig:
     model: str = DEFAULT
     optimizer: str = "adagrad"
     learning_rate: float | None = None
-    batch_size: int = 256
+    batch_size: int | None = None
     epochs: int | None = None
     seed: int = 0
     validation: str = "auto"
@@ -159,6 +161,11 @@ class RunConfig:
     def fixed_epochs(self) -> int:
         """The number of epochs of a run that has no validation data."""
         return DEFAULT_EPOCHS if self.epochs is None else self.epochs
+
+    @property
+    def fixed_batch_size(self) -> int:
+        """The number of examples in a batch of a run that chooses none."""
+        return DEFAULT_BATCH_SIZE if self.batch_size is None else self.batch_size
 
     @property
     def uses(self) -> ColumnUses:

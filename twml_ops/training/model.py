@@ -15,7 +15,7 @@ import tensorflow as tf
 from twml_ops import _keras, layers, models, optimizers, placement
 from twml_ops._keras import all_layers
 from twml_ops.data import Schema, Source
-from twml_ops.training.config import AUTO, DEFAULT, RunConfig
+from twml_ops.training.config import AUTO, DEFAULT, DEFAULT_BATCH_SIZE, RunConfig
 from twml_ops.training.errors import UserError
 from twml_ops.training.labels import weighted
 from twml_ops.training.model_options import builder_of
@@ -79,6 +79,36 @@ def for_trial(config: RunConfig) -> RunConfig:
     if builder_of(config.model) is not models.dcn:
         return config
     return dataclasses.replace(config, model_options={**options, "tree_ensembles": 1})
+
+
+_MIN_STEPS = 100  # of an epoch
+_LARGEST_BATCH = 1024
+
+
+def with_batch_size(config: RunConfig, examples: int, scale_rate: bool) -> RunConfig:
+    """The configuration with a batch size where the user chose none.
+
+    A step has a cost that does not depend on its examples, so large data are trained in larger
+    batches: for `dcn` and Adagrad the largest power of two that leaves an epoch 100 steps, from 256
+    to 1,024. The learning rate grows with its square root, as the noise of a mean of gradients
+    decreases with it. All others have 256.
+
+    Args:
+        config: configuration of a run in this process.
+        examples: number of training examples.
+        scale_rate: whether the learning rate is the default one.
+    """
+    if config.batch_size is not None:
+        return config
+    size = DEFAULT_BATCH_SIZE
+    if config.model != AUTO and config.from_run is None and config.optimizer == "adagrad":
+        if builder_of(config.model) is models.dcn:
+            while size < _LARGEST_BATCH and examples >= 2 * size * _MIN_STEPS:
+                size *= 2
+    rate = config.learning_rate
+    if rate is not None and scale_rate:
+        rate *= math.sqrt(size / DEFAULT_BATCH_SIZE)
+    return dataclasses.replace(config, batch_size=size, learning_rate=rate)
 
 
 def with_learning_rate(config: RunConfig) -> RunConfig:

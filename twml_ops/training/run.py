@@ -25,7 +25,13 @@ from twml_ops.training.config import AUTO, FORMAT, FORMAT_KEY, RunConfig
 from twml_ops.training.evaluation import importances_of, score_source, throughput
 from twml_ops.training.fit import final_fit, fit_members
 from twml_ops.training.labels import check_balance, labels_of_one_value, training_examples
-from twml_ops.training.model import check_storage, num_weights, with_defaults, with_learning_rate
+from twml_ops.training.model import (
+    check_storage,
+    num_weights,
+    with_batch_size,
+    with_defaults,
+    with_learning_rate,
+)
 from twml_ops.training.model_options import builder_of
 from twml_ops.training.peers import PeerRunner
 from twml_ops.training.reporter import SILENT, Reporter
@@ -102,6 +108,9 @@ def train(
         if config.cluster is not None:
             check_one_label(data.schema.labels)
         second = second_model(config, data.schema)
+        if config.cluster is not None or group is not None:
+            config = dataclasses.replace(config, batch_size=config.fixed_batch_size)
+        rate_given = config.learning_rate is not None
         if config.model != AUTO:
             config = with_defaults(config, data.schema)
             builder_of(config.model)  # fails before the examples are read
@@ -117,6 +126,8 @@ def train(
             if cluster_role() != "worker":
                 for text in labels_of_one_value(data):
                     reporter.warning(text)
+        config = with_batch_size(config, sizes[0], not rate_given)
+        second = second and with_batch_size(second, sizes[0], not rate_given)
         reporter.data(data, held_out, sizes)
         if holdout == "time" and not eval_is_given:
             reporter.split_in_time(data.schema)

@@ -177,7 +177,7 @@ class LocalRunner:
         """
         config, size = self._config, train.num_examples()
         layout, labels = models.layout_of(served), train.schema.labels
-        steps = -(-size // config.batch_size)
+        steps = -(-size // config.fixed_batch_size)
         validation_data = None
         if monitored is not None:
             monitored.source.num_examples()  # so that its dataset has a length: Keras 2 needs it
@@ -188,7 +188,7 @@ class LocalRunner:
 
         def batches(**at: Any) -> tf.data.Dataset:
             dataset = train.dataset(
-                config.batch_size, shuffle=True, seed=config.seed, layout=layout, **at
+                config.fixed_batch_size, shuffle=True, seed=config.seed, layout=layout, **at
             )
             dataset = weighted(joined(dataset, labels), config.positive_weight)
             return read_ahead(dataset, model)
@@ -204,13 +204,14 @@ class LocalRunner:
             ProgressCallback(self._reporter, history, size) as progress,
         ):
             averaging = [WeightAveraging(steps)] if config.storage is None else []
-            recorder = HistoryCallback(history, size, config.batch_size, progress)
+            recorder = HistoryCallback(history, size, config.fixed_batch_size, progress)
             every = [*averaging, recorder, *callbacks]
             checkpoint = self._checkpoints and self._checkpoints.callback(
                 model,
                 train.schema,
                 served=served,
                 examples=size,
+                batch_size=config.fixed_batch_size,
                 seed=config.seed,
                 phase="choice" if monitored and monitored.name == "validation" else self._fit_phase,
                 states={type(c).__name__: c for c in every if isinstance(c, Stateful)},

@@ -57,6 +57,8 @@ def tune(config: RunConfig, budget: Budget, reporter: Reporter = SILENT) -> RunC
     reporter.columns(data)
     search_rate = config.learning_rate is None
     config = with_defaults(config, data.schema)
+    # The result is for batches of one size, whatever the number of examples of a later run.
+    config = dataclasses.replace(config, batch_size=config.fixed_batch_size)
     space = OptionSpace(config, search_rate)
     if not space.values:
         raise UserError("there is nothing to search: all options of the model are given")
