@@ -209,9 +209,9 @@ class ConsoleReporter(Reporter):
         """Prints the name of the model, its number of weights, the optimizer and boosted trees."""
         self._console.print(f"[bold]model[/]  {name}: {weights:,} weights, trained by {optimizer}")
         for ensembles, largest in trees:
+            several = "ensembles" if ensembles > 1 else "ensemble"
             self._console.print(
-                f"        and boosted trees: {ensembles} ensemble{'s' if ensembles > 1 else ''} of up "
-                f"to {largest} trees"
+                f"        and boosted trees: {ensembles} {several} of up to {largest} trees"
             )
 
     def widths(self, units: Sequence[int]) -> None:

@@ -140,8 +140,8 @@ def train(
         int | None,
         typer.Option(
             min=1,
-            help="Examples in a batch. Default: 256, for the model dcn up to 1024 with the number of "
-            "examples.",
+            help="Examples in a batch. Default: 256; for the model dcn up to 1024, the more "
+            "examples there are.",
             show_default=False,
         ),
     ] = RunConfig.batch_size,

@@ -101,10 +101,10 @@ def with_batch_size(config: RunConfig, examples: int, scale_rate: bool) -> RunCo
     if config.batch_size is not None:
         return config
     size = DEFAULT_BATCH_SIZE
-    if config.model != AUTO and config.from_run is None and config.optimizer == "adagrad":
-        if builder_of(config.model) is models.dcn:
-            while size < _LARGEST_BATCH and examples >= 2 * size * _MIN_STEPS:
-                size *= 2
+    measured = config.from_run is None and config.optimizer == "adagrad"
+    if measured and config.model != AUTO and builder_of(config.model) is models.dcn:
+        while size < _LARGEST_BATCH and examples >= 2 * size * _MIN_STEPS:
+            size *= 2
     rate = config.learning_rate
     if rate is not None and scale_rate:
         rate *= math.sqrt(size / DEFAULT_BATCH_SIZE)
