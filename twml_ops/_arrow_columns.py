@@ -165,6 +165,8 @@ def time_texts(column: pa.Array) -> pa.Array:
 def is_day(kind: pa.DataType) -> bool:
     """Timestamps and dates."""
     return bool(pa.types.is_timestamp(kind) or pa.types.is_date(kind))
+
+
 def split_lists(texts: pa.Array, separator: str) -> pa.Array:
     """Lists of the texts between separators; null where a text is null.
 

@@ -291,9 +291,7 @@ class Scorer:
                         f"ids must be a mapping with the inputs {self.inputs}, got a data frame: "
                         "the scorer was exported without a schema"
                     )
-                ids = raw_columns(
-                    ids, self.describe(raw=True), self._separators, self._times
-                )
+                ids = raw_columns(ids, self.describe(raw=True), self._separators, self._times)
         if isinstance(ids, Mapping):
             if self._columns and ids.keys() != self._features.keys():
                 made = self._model.predict(self._raw(ids), raw=True, num_threads=num_threads)

@@ -10,6 +10,7 @@ import tensorflow as tf
 from tests.pairwise import ONE_TF, SLOW, on_both
 from twml_ops import export, models
 from twml_ops.data import Schema
+from twml_ops.layers import Cross
 from twml_ops.optimizers import Adagrad
 
 SMALL = {
@@ -186,6 +187,19 @@ def test_a_deep_and_cross_network_without_its_nets_is_the_logistic_regression():
     got = model(features)
     for label, want in linear(features).items():
         np.testing.assert_allclose(got[label], want, rtol=1e-5)
+
+
+@pytest.mark.one_tf
+@pytest.mark.parametrize(("columns", "ranks"), [(100, [None, None]), (300, [64, 64])])
+def test_the_cross_layers_of_many_columns_have_a_low_rank(columns, ranks):
+    schema = Schema(tuple(f"x{i}" for i in range(columns)), (), 0, "y")
+    x = np.random.default_rng(0).normal(size=(8, columns)).astype(np.float32)
+    features = {"continuous": x, "continuous_present": np.full(x.shape, True)}
+    data = tf.data.Dataset.from_tensor_slices((features, np.float32([[0], [1]] * 4))).batch(8)
+    model = models.dcn(schema, data)
+    crosses = [layer for layer in model.layers if isinstance(layer, Cross)]
+    assert [layer.rank for layer in crosses] == ranks
+    assert model.count_params() < 4_000 * columns
 
 
 def test_raw_sparse_ids_have_a_vector_of_their_own_width():

@@ -18,6 +18,10 @@ from twml_ops.models._layouts import takes
 from twml_ops.models._tree_logits import wanted
 
 
+_FULL_RANK = 1024  # largest width at which W has full rank
+_RANK = 64
+
+
 @takes("keyed_fields")
 def dcn(
     schema: Schema,
@@ -67,7 +71,8 @@ def dcn(
             256 ids, their values.
         num_crosses: number of `Cross` layers; the result is a polynomial of degree
             `num_crosses` + 1.
-        rank: rank of their matrices W; None: full rank.
+        rank: rank of their matrices W; None: full rank, or 64 if x0 is wider than 1,024, so that
+            their size does not grow with the square of the number of columns.
         hidden: widths of the dense layers.
         dropout: share of the outputs of the dense layers and of the last `Cross` layer that is
             dropped in training.
@@ -123,6 +128,8 @@ def dcn(
         dropout=embedding_dropout,
         field_units=field_units,
     )
+    if rank is None and x0.shape[-1] > _FULL_RANK:
+        rank = _RANK
     crossed = x0
     for i in range(num_crosses):
         crossed = Cross(rank, name=f"cross_{i}")(x0, crossed)

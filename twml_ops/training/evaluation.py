@@ -24,6 +24,9 @@ from twml_ops.training.sources import LARGE_BATCH_SIZE
 from twml_ops.training.trained_run import TrainedRun
 
 
+_IMPORTANCE_PREDICTIONS = 1 << 18  # which bounds the time for many features
+
+
 def score_source(
     model: tf.keras.Model,
     source: Source,
@@ -91,11 +94,17 @@ def iter_predictions(
 def importances_of(
     model: tf.keras.Model, source: Source, seed: int, reporter: Reporter
 ) -> list[FeatureImportance]:
-    """The permutation importance of each feature on a random sample of a data set."""
+    """The permutation importance of each feature on a random sample of a data set.
+
+    The sample has at most 8,192 examples, and fewer, but 1,024, for many features.
+    """
+    schema = source.schema
+    features = max(1, len(schema.continuous) + len(schema.categorical))
+    rows = max(1024, min(8192, _IMPORTANCE_PREDICTIONS // features))
     with reporter.phase("computing permutation importance"):
-        predict = scoring.predictor(model, source.schema.labels)
+        predict = scoring.predictor(model, schema.labels)
         layout = models.layout_of(model)
-        return permutation_importance(predict, source, layout=layout, sample_seed=seed)
+        return permutation_importance(predict, source, rows, layout=layout, sample_seed=seed)
 
 
 def throughput(examples: int, seconds: float) -> dict[str, float]:
