@@ -5,8 +5,8 @@ import pytest
 import tensorflow as tf
 
 from twml_ops.layers import SparseLinear
-from twml_ops.training.errors import UserError
 from twml_ops.training.config import RunConfig
+from twml_ops.training.errors import UserError
 from twml_ops.training.model import (
     for_trial,
     learning_rate_of,

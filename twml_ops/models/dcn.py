@@ -17,7 +17,6 @@ from twml_ops.models._fields import Fields, dense_net
 from twml_ops.models._layouts import takes
 from twml_ops.models._tree_logits import wanted
 
-
 _FULL_RANK = 1024  # largest width at which W has full rank
 _RANK = 64
 
