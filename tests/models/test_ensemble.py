@@ -125,6 +125,7 @@ def test_exports_take_raw_columns(tmp_path):
         "hours_per_week": tf.constant(np.array(ROWS["hours per week"], np.float32)),
         "city": tf.constant(ROWS["city"]),
         "device": tf.constant([d or "" for d in ROWS["device"]]),
+        "shown_at": tf.constant([str(t or "") for t in ROWS["shown at"]]),
         "tags": tf.constant(bags["tags"]),
         "tag_weights": tf.constant(bags["tag weights"], tf.float32),
         "tags_row_splits": tf.constant(columns["tags_row_splits"], tf.int64),
