@@ -218,8 +218,8 @@ uint64_t Digest(const std::vector<float>& numbers, uint64_t digest) {
 }
 
 // What x86-64 CPUs with AVX2 and with AVX-512 compute. Others that round a product and a sum once,
-// as the kernels of aarch64, compute the same bits. Not of row-wise Adagrad, whose mean over a row has as
-// many partial sums as a vector has lanes.
+// as the kernels of aarch64, compute the same bits. Not of row-wise Adagrad, whose mean over a row
+// has as many partial sums as a vector has lanes.
 const std::map<UpdateRule, uint64_t> kDigests = {{UpdateRule::kSgd, 1068897980037647973u},
                                                  {UpdateRule::kMomentum, 11269106261413466861u},
                                                  {UpdateRule::kAdagrad, 40070023222178529u},
@@ -231,6 +231,10 @@ TEST_P(UpdateRuleTest, ProductsAndUpdatesHaveTheSameBitsOnEveryCpuWithFusedMulti
   if (expected == kDigests.end() || GetParam().second != kHyper.at(rule())) {
     GTEST_SKIP() << "there is no digest";
   }
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__) || defined(__clang__) || \
+    __GNUC__ != 12
+  GTEST_SKIP() << "the digests are of optimized objects of g++ 12";
+#endif
 #if defined(__x86_64__)
   if (std::string(GetRowKernels().level) == kSimdLevels[0]) GTEST_SKIP() << "it rounds twice";
 #endif
