@@ -1,10 +1,15 @@
 """A model that has every layer of the package, and batches for it."""
 
+import json
+
 import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.core import scorer_programs
 from twml_ops import layers
+from twml_ops.core import Scorer
+from twml_ops.export.raw_columns import RawColumns
 from twml_ops.models import HashedIds
 
 N = 60
@@ -56,6 +61,19 @@ def build(partitions=1, axis="row", units=4):
     maxima = np.random.default_rng(2).random(N).astype(np.float32) * 2
     norm.max_abs.assign(maxima)
     return model
+
+
+def scorer_of(folder, schema):
+    """A scorer of raw columns that returns an embedding of the ids of their categories."""
+    example, table = scorer_programs.Example(), scorer_programs.tables(1 << 12, 4, "float32")
+    ids, _, splits = example.batch("categorical", 1 << 40, values=False)
+    example.step("hash_ids", [ids], ["#i"], bits=12)
+    example.step("sparse_linear", ["#i", None, splits], ["#0"], table)
+    example.write(folder)
+    program = json.loads((folder / "scorer.json").read_text())
+    program["raw"] = RawColumns(schema, "ragged").to_json()
+    (folder / "scorer.json").write_text(json.dumps(program))
+    return Scorer.load(folder)
 
 
 @pytest.fixture(scope="session")

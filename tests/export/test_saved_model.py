@@ -198,7 +198,7 @@ def test_sequential_and_subclassed_models(tmp_path):
 
 @pytest.mark.parametrize("write", [export.to_tf, export.to_stock_tf])
 def test_each_signature_is_traced_once(tmp_path, model, monkeypatch, write):
-    """That of raw columns has many ops for each column."""
+    """A trace of the signature for raw columns is slow: it has many ops for each column."""
     traced, assemble = [], ModelInputs.assemble
 
     def counted(*args):

@@ -8,10 +8,10 @@ import pytest
 import tensorflow as tf
 from pyarrow import parquet
 
-from tests.core import scorer_programs
+from tests.export.conftest import scorer_of
 from twml_ops._category_hash import MISSING, NULLS, column_key
 from twml_ops._raw_columns import strings_of
-from twml_ops.core import Scorer, hash_strings
+from twml_ops.core import hash_strings
 from twml_ops.data import Schema, open_source
 from twml_ops.export.raw_columns import RawColumns
 
@@ -89,16 +89,7 @@ def hashed(texts, is_typed):
 @pytest.fixture(scope="module")
 def scorer(tmp_path_factory):
     """A scorer that takes a typed column `c` and returns an embedding of its id."""
-    folder = tmp_path_factory.mktemp("spellings")
-    example, table = scorer_programs.Example(), scorer_programs.tables(1 << 12, 4, "float32")
-    ids, _, splits = example.batch("categorical", 1 << 40, values=False)
-    example.step("hash_ids", [ids], ["#i"], bits=12)
-    example.step("sparse_linear", ["#i", None, splits], ["#0"], table)
-    example.write(folder)
-    program = json.loads((folder / "scorer.json").read_text())
-    program["raw"] = RawColumns(typed(NAME), "ragged").to_json()
-    (folder / "scorer.json").write_text(json.dumps(program))
-    return Scorer.load(folder)
+    return scorer_of(tmp_path_factory.mktemp("spellings"), typed(NAME))
 
 
 @pytest.mark.parametrize("quoted", [False, True])

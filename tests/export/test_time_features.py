@@ -12,7 +12,7 @@ import tensorflow as tf
 from pyarrow import csv as arrow_csv
 from pyarrow import parquet
 
-from tests.core import scorer_programs
+from tests.export.conftest import scorer_of
 from twml_ops._category_hash import MISSING, NULLS
 from twml_ops.core import Scorer, time_parts
 from twml_ops.data import ColumnUses, DataError, Schema, hash_tokens, open_source
@@ -99,19 +99,6 @@ def write(column, folder):
             made = tf.train.Example(features=tf.train.Features(feature=feature))
             out.write(made.SerializeToString())
     return [f"{kind}:{folder}/a.{kind}" for kind in ("csv", "parquet", "tfrecord")]
-
-
-def scorer_of(folder, of):
-    """A scorer that returns an embedding of the ids of the features of times."""
-    example, table = scorer_programs.Example(), scorer_programs.tables(1 << 12, 4, "float32")
-    ids, _, splits = example.batch("categorical", 1 << 40, values=False)
-    example.step("hash_ids", [ids], ["#i"], bits=12)
-    example.step("sparse_linear", ["#i", None, splits], ["#0"], table)
-    example.write(folder)
-    program = json.loads((folder / "scorer.json").read_text())
-    program["raw"] = RawColumns(of, "ragged").to_json()
-    (folder / "scorer.json").write_text(json.dumps(program))
-    return Scorer.load(folder)
 
 
 @pytest.fixture(scope="module")

@@ -158,7 +158,7 @@ def _time_features(
 
 
 def _check_times(uses: ColumnUses, columns: Iterable[str], path: str) -> None:
-    """Columns of which time features are made have no other use but that of the time."""
+    """Checks that a column with time features has no other use than the time of the examples."""
     others = {
         "label": uses.labels or DEFAULT_LABELS,
         "weight": (uses.weight,),

@@ -140,6 +140,8 @@ def numbers_of_slashes(texts: pa.Array) -> tuple[np.ndarray, np.ndarray]:
 
 def _year_first(texts: pa.Array, day_first: bool = False) -> pa.Array:
     """Texts in which dates as `31.1.2024`, `1/31/2024` and `31 Jan 2024` begin with the year."""
+    if pc.all(pc.match_substring_regex(texts, "^[0-9]{4}[-/]")).as_py():
+        return texts
     texts = _without_month_names(texts)
     if pc.any(pc.match_substring_regex(texts, "^[0-9]{8}T")).as_py():
         texts = pc.replace_substring_regex(texts, _COMPACT, r"\1-\2-\3T\4:\5:\6")

@@ -65,34 +65,34 @@ def _last(name: str) -> str:
 
 
 def is_id(name: str) -> bool:
-    """Whether a name is that of an id, as `user_id`, `userId`, `id2` and `zip` are."""
+    """Whether a column with this name holds ids, like `user_id`, `userId`, `id2` and `zip`."""
     return _words(name)[:1] == ["id"] or _last(name) in _IDS
 
 
 def is_quantity(name: str) -> bool:
-    """Whether a name is that of a number, as `age`, `num_clicks` and `price_usd` are."""
+    """Whether a column with this name holds numbers, like `age`, `num_clicks` and `price_usd`."""
     if is_id(name) or is_row_number(name):
         return False
     return any(word in _QUANTITIES for word in _words(name))
 
 
 def is_code(name: str) -> bool:
-    """Whether a name is that of something of which integers are codes, as `hour` and `region`."""
+    """Whether integers in a column with this name are codes, as in `hour` and `region`."""
     return _last(name) in _CODES
 
 
 def is_version(name: str) -> bool:
-    """Whether a name is that of versions, as `os_version` is, of which `1.1` is not `1.10`."""
+    """Whether a column with this name holds versions, like `os_version`; `1.1` is not `1.10`."""
     return _last(name) in _VERSIONS
 
 
 def is_row_number(name: str) -> bool:
-    """Whether a name is that of the index that pandas and Spark write beside the columns."""
+    """Whether a column with this name is the index that pandas and Spark write."""
     return _INDEX.fullmatch(name.strip()) is not None
 
 
 def is_time(name: str) -> bool:
-    """Whether a name is that of a time, as `timestamp` and `created_at` are."""
+    """Whether a column with this name holds times, like `timestamp` and `created_at`."""
     return any(word in _TIMES for word in _words(name))
 
 

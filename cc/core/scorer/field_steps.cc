@@ -442,7 +442,8 @@ class FieldEmbeddingStep : public Step {
     return Status();
   }
 
-  // The position is that of an entry in the request, and that of the column in a matrix.
+  // The error for an id. The position is the index of the entry in the request or, in a matrix, of
+  // the column.
   Status Outside(const Frame& frame, Register r, int64_t position, int64_t id,
                  int64_t field) const {
     const std::string& name = frame.registers[r].name;
