@@ -8,7 +8,7 @@ import pytest
 from tests.trained_runs import write_libsvm
 from twml_ops import core, models
 from twml_ops.cli import main
-from twml_ops.cli.train import run_task
+from twml_ops.cli.run_task import run_task
 from twml_ops.training.config import ClusterOptions, RunConfig
 from twml_ops.training.errors import UserError
 from twml_ops.training.fit import check_ensemble, member_seeds

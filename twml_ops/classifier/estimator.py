@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import inspect
-import re
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 
-from twml_ops._frames import has_text_names, is_table, name_of, to_table, to_vector
+from twml_ops._frames import has_text_names, name_of
 from twml_ops.classifier import scikit_learn
+from twml_ops.classifier.examples import TrainingExamples, column_of
 from twml_ops.classifier.figures import Plots
-from twml_ops.classifier.fitted import Fitted, kept_random_state
-from twml_ops.classifier.labels import classes_of, encoded
+from twml_ops.classifier.fitted import Fitted, clear_errors, kept_random_state
+from twml_ops.classifier.labels import encoded
 from twml_ops.training.config import AUTO, DEFAULT, RunConfig
-from twml_ops.training.errors import UserError
 
 if TYPE_CHECKING:
     from twml_ops.analysis.explanation import Explanation
@@ -33,7 +30,7 @@ _FIELDS = {"options": "model_options"}  # parameters whose fields have other nam
 _AT_LEAST_1 = ("batch_size", "epochs", "max_epochs", "patience", "ensemble", "cache_rows")
 
 
-class Classifier:
+class Classifier(scikit_learn.Parameters):
     """Trains and applies a model of two classes, as `twml-ops train` and `twml-ops predict` do.
 
     It is an estimator of scikit-learn, which need not be installed. Examples are data frames of
@@ -124,49 +121,6 @@ class Classifier:
         self.cache_rows = cache_rows
         self.verbose = verbose
 
-    @classmethod
-    def parameter_names(cls) -> list[str]:
-        """The names of the parameters.
-
-        Returns:
-            The arguments of the constructor.
-        """
-        return [name for name in inspect.signature(cls.__init__).parameters if name != "self"]
-
-    def get_params(self, deep: bool = True) -> dict[str, Any]:
-        """The parameters.
-
-        Args:
-            deep: is ignored, since no parameter is an estimator.
-
-        Returns:
-            Value by name.
-        """
-        return {name: getattr(self, name) for name in self.parameter_names()}
-
-    def set_params(self, **params: Any) -> Classifier:
-        """Changes parameters for the next `fit`.
-
-        Args:
-            **params: values by name.
-
-        Returns:
-            The estimator itself.
-
-        Raises:
-            ValueError: there is no such parameter; none is changed.
-        """
-        known = self.parameter_names()
-        for name in params:
-            if name not in known:
-                raise ValueError(
-                    f"Invalid parameter {name!r} for estimator {self}. Valid parameters are: "
-                    f"{known}"
-                )
-        for name, value in params.items():
-            setattr(self, name, value)
-        return self
-
     def fit(
         self,
         X: Any,
@@ -212,10 +166,10 @@ class Classifier:
         """
         columns = {"time": time, "group": group, "weight": weight, "label": label}
         lists = {"categorical": categorical, "numeric": numeric, "drop": drop}
-        given = _Given.of(X, y, sample_weight, columns, lists)
+        given = TrainingExamples.of(X, y, sample_weight, columns, lists)
         config = self._config(given, name_of(X))
         held_out = None if eval is None else given.more(eval)
-        with _clear_errors(), warnings.catch_warnings(), kept_random_state():
+        with clear_errors(), warnings.catch_warnings(), kept_random_state():
             # `verbose` prints the table of columns, and `schema_` has it.
             warnings.filterwarnings("ignore", ".*: guessed from names")
             result = self._train(config, given, held_out)
@@ -223,7 +177,7 @@ class Classifier:
             self._fitted = Fitted.of(result, names, has_text_names(X), given.classes)
         return self
 
-    def _config(self, given: _Given, name: str) -> RunConfig:
+    def _config(self, given: TrainingExamples, name: str) -> RunConfig:
         """The configuration that the parameters and the columns say.
 
         Raises:
@@ -243,10 +197,12 @@ class Classifier:
         values["time_features"] = list(self.time_features or ())
         if self.options and self.model in (AUTO, DEFAULT):
             raise ValueError(f"options: expected the name of a model as well, got {self.model!r}")
-        with _clear_errors():
+        with clear_errors():
             return RunConfig.from_json({"data": name, **values, **given.uses})
 
-    def _train(self, config: RunConfig, given: _Given, held_out: pa.Table | None) -> RunResult:
+    def _train(
+        self, config: RunConfig, given: TrainingExamples, held_out: pa.Table | None
+    ) -> RunResult:
         from twml_ops.data.arrow import TableSource
         from twml_ops.training import train
         from twml_ops.training.model_options import builder_of, check_options
@@ -286,7 +242,7 @@ class Classifier:
             ValueError: there is no model yet, a column is missing, or the data cannot be read.
         """
         fitted = self._require("predict_proba")
-        with _clear_errors():
+        with clear_errors():
             positive = fitted.positive(X, self._reporter()).astype(np.float64)
         return np.stack([1.0 - positive, positive], axis=1)
 
@@ -324,7 +280,7 @@ class Classifier:
         """
         fitted = self._require("score")
         name = fitted.schema.labels[0]
-        labels = encoded(name, _column(X, name) if y is None else y, self.classes_)
+        labels = encoded(name, column_of(X, name) if y is None else y, self.classes_)
         right = self.predict(X) == self.classes_[np.asarray(labels)]
         return float(np.average(right, weights=sample_weight))
 
@@ -369,20 +325,18 @@ class Classifier:
             ValueError: see `predict_proba`, or a label is missing or of neither class.
         """
         fitted = self._require("explain")
-        with _clear_errors():
+        with clear_errors():
             from twml_ops.training.evaluation import explain_sources
 
-            schema = self._schema_of_labels()
-            table = self._labelled(X, y)
-            source = fitted.source(name_of(X), table, schema)
-            other = None
+            source, other = fitted.labelled_source(X, y), None
             if against is not None:
-                pair = against if isinstance(against, tuple) else (against, None)
-                name = f"{name_of(pair[0])} (against)"
-                other = fitted.source(name, self._labelled(*pair), schema)
+                old, labels = against if isinstance(against, tuple) else (against, None)
+                other = fitted.labelled_source(old, labels, " (against)")
             seed = fitted.facts["seed"]
             reporter = self._reporter()
-            return explain_sources(fitted.model, schema, source, other, rows, seed, reporter)
+            return explain_sources(
+                fitted.model, fitted.labelled_schema, source, other, rows, seed, reporter
+            )
 
     def save(self, folder: str | Path, overwrite: bool = False) -> None:
         """Writes the folder of a run, as `twml-ops train --out` does, without TensorBoard logs.
@@ -397,7 +351,7 @@ class Classifier:
             ValueError: there is no model yet, there is something else, or it cannot be written.
         """
         fitted = self._require("save")
-        with _clear_errors():
+        with clear_errors():
             fitted.save(Path(folder), overwrite)
 
     @classmethod
@@ -413,7 +367,7 @@ class Classifier:
         Raises:
             ValueError: it is no finished run, has several labels, or its model cannot be read.
         """
-        with _clear_errors():
+        with clear_errors():
             fitted = Fitted.load(Path(folder))
         known = {_FIELDS.get(name, name): name for name in cls.parameter_names()}
         params = {known[f]: value for f, value in fitted.facts.items() if f in known}
@@ -455,7 +409,7 @@ class Classifier:
 
     def _export(self, folder: str | Path, form: Any, tables: TableDtype) -> None:
         fitted = self._require("export")
-        with _clear_errors():
+        with clear_errors():
             from twml_ops.report.run_files import write_export
             from twml_ops.training.run_folder import new_export
 
@@ -525,224 +479,13 @@ class Classifier:
         """The metrics on the evaluation data of `fit`."""
         return dict(self._of_fitted("metrics_").metrics)
 
-    def _schema_of_labels(self) -> Schema:
-        """The features and the label, without the other columns of a training."""
-        import dataclasses
-
-        fitted = self._require("evaluate")
-        return dataclasses.replace(fitted.schema, time=None, group=None, weight=None)
-
-    def _labelled(self, X: Any, y: Any) -> pa.Table:
-        """The columns of the features, and the labels as 0 and 1."""
-        fitted = self._require("evaluate")
-        name = fitted.schema.labels[0]
-        labels = encoded(name, _column(X, name) if y is None else y, fitted.classes)
-        table = to_table(X)
-        if y is None and not (is_table(X) and fitted.named):
-            table = table.drop_columns([name])
-            return fitted.table(table).append_column(name, labels)
-        return _with_column(fitted.table(X), name, labels)
-
     def _scores(self, X: Any, y: Any, sample_weight: Any) -> Scores:
-        import dataclasses
-
         fitted = self._require("evaluate")
-        with _clear_errors():
-            schema, table = self._schema_of_labels(), self._labelled(X, y)
-            weight = fitted.schema.weight
-            if sample_weight is not None:
-                weight = weight or _free_name("sample_weight", table)
-                weights = _weights(sample_weight, len(table))
-                table = _with_column(table, weight, pa.array(weights))
-            if weight is not None and weight in table.column_names:
-                schema = dataclasses.replace(schema, weight=weight)
-            return fitted.scores(fitted.source(name_of(X), table, schema), self._reporter())
+        with clear_errors():
+            return fitted.scores_of(X, y, sample_weight, self._reporter())
 
     def __sklearn_is_fitted__(self) -> bool:
         return vars(self).get("_fitted") is not None
 
     def __sklearn_tags__(self) -> Any:
         return scikit_learn.classifier_tags()
-
-    def __repr__(self) -> str:
-        defaults = inspect.signature(type(self).__init__).parameters
-        changed = (
-            f"{name}={value!r}"
-            for name, value in self.get_params().items()
-            if value is not defaults[name].default and value != defaults[name].default
-        )
-        return f"{type(self).__name__}({', '.join(changed)})"
-
-
-class _Given(NamedTuple):
-    """The examples of a training.
-
-    Attributes:
-        table: the examples, whose labels are 0 and 1.
-        label: name of their column of labels.
-        weight: name of their column of weights, if there is one.
-        classes: the two classes.
-        uses: the fields of `RunConfig` about columns.
-        all_rows: whether all rows are trained on.
-    """
-
-    table: pa.Table
-    label: str
-    weight: str | None
-    classes: np.ndarray
-    uses: dict[str, Any]
-    all_rows: bool
-
-    @classmethod
-    def of(
-        cls,
-        X: Any,
-        y: Any,
-        sample_weight: Any,
-        columns: Mapping[str, str | None],
-        lists: Mapping[str, Sequence[str]],
-    ) -> _Given:
-        """The examples that `fit` was given; see there."""
-        if y is None and not is_table(X):
-            raise ValueError(
-                "Classifier requires y to be passed, but the target y is None; of a data frame "
-                "the labels can be a column: fit(df, label='clicked')"
-            )
-        table = to_table(X)
-        label, weight = columns["label"], columns["weight"]
-        for argument, names in {**{k: [v] for k, v in columns.items()}, **lists}.items():
-            if isinstance(names, str):
-                raise ValueError(f"{argument}: expected names of columns, got the text {names!r}")
-            for name in names:
-                if name is not None and name not in table.column_names:
-                    raise ValueError(
-                        f"{argument}: there is no column {name!r}, there are {table.column_names}"
-                    )
-        if sample_weight is not None:
-            if weight is not None:
-                raise ValueError("weight and sample_weight cannot both be given")
-            weight = _free_name("sample_weight", table)
-            weights = _weights(sample_weight, len(table))
-            table = table.append_column(weight, pa.array(weights))
-        counted = None if weight is None else _numbers(table.column(weight), weight)
-        if y is None:
-            label = "label" if label is None else label
-            if label not in table.column_names:
-                raise ValueError(
-                    f"Classifier requires y to be passed, but the target y is None, and there is "
-                    f"no column {label!r}; name the column of labels: label=. There are "
-                    f"{table.column_names}"
-                )
-            values = table.column(label)
-        elif label is not None:
-            raise ValueError("label and y cannot both be given")
-        else:
-            label, values = _free_name(str(getattr(y, "name", None) or "label"), table), y
-        found = cls._encoded(label, values, len(table))
-        classes = classes_of(label, found, counted)
-        uses: dict[str, Any] = {"label": [label], "weight": weight}
-        uses |= {"time": columns["time"], "group": columns["group"]}
-        uses |= {name: list(value) for name, value in lists.items()}
-        table = _with_column(table, label, encoded(label, found, classes))
-        return cls(table, label, weight, classes, uses, y is not None)
-
-    @staticmethod
-    def _encoded(label: str, values: Any, rows: int) -> Any:
-        """The labels, of which there must be as many as rows."""
-        values = to_vector(values, label)
-        if len(values) != rows:
-            raise ValueError(
-                f"Found input variables with inconsistent numbers of samples: {[rows, len(values)]}"
-                f": X has {rows} rows and y has {len(values)}"
-            )
-        return values
-
-    def more(self, examples: Any) -> pa.Table:
-        """Evaluation data, with the same columns.
-
-        Raises:
-            ValueError: labels are missing, or of neither class.
-        """
-        X, y, *others = examples if isinstance(examples, tuple) else (examples, None)
-        if others or (y is None and not is_table(X)):
-            raise ValueError("eval: expected a data frame with labels, or a pair (X, y)")
-        table = to_table(X)
-        values = _column(X, self.label) if y is None else self._encoded(self.label, y, len(table))
-        table = _with_column(table, self.label, encoded(self.label, values, self.classes))
-        if self.weight is not None and self.weight not in table.column_names:
-            table = table.append_column(self.weight, pa.array(np.ones(len(table))))
-        return table
-
-
-def _column(data: Any, name: str) -> pa.ChunkedArray:
-    """A column of a data frame.
-
-    Raises:
-        ValueError: it is not there.
-    """
-    if not is_table(data):
-        raise ValueError(f"y: expected the labels of {name_of(data)}, got None")
-    table = to_table(data)
-    if name not in table.column_names:
-        raise ValueError(
-            f"y: expected the labels, or a column {name!r}; there are {table.column_names}"
-        )
-    return table.column(name)
-
-
-def _with_column(table: pa.Table, name: str, values: pa.Array) -> pa.Table:
-    """The table with a column that is replaced, or added at its end."""
-    if name not in table.column_names:
-        return table.append_column(name, values)
-    return table.set_column(table.column_names.index(name), name, values)
-
-
-def _free_name(name: str, table: pa.Table) -> str:
-    while name in table.column_names:
-        name += "_"
-    return name
-
-
-def _weights(data: Any, rows: int) -> np.ndarray:
-    """Sample weights, float64 [rows]."""
-    weights = to_vector(data, "sample_weight")
-    if isinstance(weights, np.ndarray) and weights.ndim == 0:
-        weights = np.full(rows, weights)
-    if isinstance(weights, np.ndarray) and weights.ndim > 1:
-        raise ValueError(f"Sample weights must be 1D array or scalar, got shape {weights.shape}")
-    if len(weights) != rows:
-        raise ValueError(f"sample_weight.shape == ({len(weights)},), expected ({rows},)!")
-    numbers = _numbers(weights, "sample_weight")
-    if not (numbers > 0).any():
-        raise ValueError("sample_weight: all sample weights are zero")
-    return numbers
-
-
-def _numbers(values: Any, name: str) -> np.ndarray:
-    """Numbers that are at least 0, float64."""
-    try:
-        numbers = np.asarray(values, np.float64)
-    except (TypeError, ValueError) as e:
-        raise ValueError(f"{name}: expected numbers: {e}") from e
-    bad = ~(np.isfinite(numbers) & (numbers >= 0))
-    if bad.any():
-        row = int(bad.argmax())
-        raise ValueError(f"{name}: a weight must be a number >= 0, got {numbers[row]} in row {row}")
-    return numbers
-
-
-_OPTION = re.compile(r"--([a-z]+(?:-[a-z]+)*)")
-_ARGUMENTS = {"set": "options", "out": "folder"}
-
-
-@contextmanager
-def _clear_errors() -> Iterator[None]:
-    """Errors of a training as errors of an argument, which has the name of an option there."""
-    try:
-        yield
-    except UserError as e:
-
-        def argument(match: re.Match[str]) -> str:
-            return _ARGUMENTS.get(match[1], match[1].replace("-", "_"))
-
-        raise ValueError(_OPTION.sub(argument, str(e))) from e

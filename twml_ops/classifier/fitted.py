@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -14,6 +15,9 @@ import numpy as np
 import pyarrow as pa
 
 from twml_ops._frames import column_names, is_table, name_of, to_table
+from twml_ops.classifier.examples import column_of, free_name, sample_weights, with_column
+from twml_ops.classifier.labels import encoded
+from twml_ops.training.errors import UserError
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -99,7 +103,6 @@ class Fitted:
         """
         from twml_ops._known_categories import KnownCategories
         from twml_ops.training.drift import Statistics
-        from twml_ops.training.errors import UserError
         from twml_ops.training.run_folder import METRICS_FILE, REPORT_FILE
         from twml_ops.training.trained_run import TrainedRun
 
@@ -241,6 +244,52 @@ class Fitted:
             )
         return scores[self.schema.labels[0]]
 
+    @property
+    def labelled_schema(self) -> Schema:
+        """The features and the label, without the other columns of a training."""
+        return dataclasses.replace(self.schema, time=None, group=None, weight=None)
+
+    def labelled_table(self, X: Any, y: Any) -> pa.Table:
+        """The columns of the features, and the labels as 0 and 1.
+
+        Args:
+            X: examples.
+            y: their labels; None: they are in the column of labels of `X`.
+
+        Raises:
+            TypeError: `X` is no table and no array.
+            ValueError: columns or labels are missing, or a label is of neither class.
+        """
+        name = self.schema.labels[0]
+        labels = encoded(name, column_of(X, name) if y is None else y, self.classes)
+        table = to_table(X)
+        if y is None and not (is_table(X) and self.named):
+            table = table.drop_columns([name])
+            return self.table(table).append_column(name, labels)
+        return with_column(self.table(X), name, labels)
+
+    def labelled_source(self, X: Any, y: Any, note: str = "") -> TableSource:
+        """The examples of `labelled_table`, for messages by the name of `X` and a note."""
+        return self.source(name_of(X) + note, self.labelled_table(X, y), self.labelled_schema)
+
+    def scores_of(self, X: Any, y: Any, sample_weight: Any, reporter: Reporter) -> Scores:
+        """The predictions for labelled examples.
+
+        Args:
+            X: examples.
+            y: their labels, as of `labelled_table`.
+            sample_weight: a weight for each; None: the column of weights, if `X` has it.
+            reporter: is told what happens.
+        """
+        schema, table, weight = self.labelled_schema, self.labelled_table(X, y), self.schema.weight
+        if sample_weight is not None:
+            weight = weight or free_name("sample_weight", table)
+            weights = sample_weights(sample_weight, len(table))
+            table = with_column(table, weight, pa.array(weights))
+        if weight is not None and weight in table.column_names:
+            schema = dataclasses.replace(schema, weight=weight)
+        return self.scores(self.source(name_of(X), table, schema), reporter)
+
     def _compiled(self) -> Callable[[Any], Any]:
         """The model as a compiled function, which is made once."""
         from twml_ops.analysis import scoring
@@ -248,6 +297,23 @@ class Fitted:
         if self.predictor is None:
             self.predictor = scoring.predictor(self.model, self.schema.labels)
         return self.predictor
+
+
+_OPTION = re.compile(r"--([a-z]+(?:-[a-z]+)*)")
+_ARGUMENTS = {"set": "options", "out": "folder"}
+
+
+@contextmanager
+def clear_errors() -> Iterator[None]:
+    """Errors of a training as errors of an argument, which has the name of an option there."""
+    try:
+        yield
+    except UserError as e:
+
+        def argument(match: re.Match[str]) -> str:
+            return _ARGUMENTS.get(match[1], match[1].replace("-", "_"))
+
+        raise ValueError(_OPTION.sub(argument, str(e))) from e
 
 
 @contextmanager

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
-import dataclasses
-import os
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
-from twml_ops.cli.errors import one_line
 from twml_ops.cli.options import (
     NO_COLUMNS,
     SOURCES,
@@ -20,25 +16,17 @@ from twml_ops.cli.options import (
     HelpAll,
     Optimizer,
     advanced,
-    command_line,
     expanded,
     given_options,
 )
 from twml_ops.training.config import (
     DEFAULT_EPOCHS,
     DEFAULT_TIME_LIMIT,
-    NO_CHECKPOINTS,
     CheckpointOptions,
     ClusterOptions,
     RunConfig,
 )
-from twml_ops.training.errors import RunInterrupted, UserError
-
-if TYPE_CHECKING:
-    from twml_ops.training.checkpoints import RunCheckpoints
-    from twml_ops.training.cluster_checkpoints import ClusterCheckpoints
-    from twml_ops.training.reporter import Reporter
-    from twml_ops.training.results import RunResult
+from twml_ops.training.errors import UserError
 
 _more = advanced("More about the training")
 _storage = advanced("Tables larger than memory")
@@ -350,6 +338,7 @@ def train(
     If TF_CONFIG names parameter servers, this process runs its task in their cluster.
     """
     from twml_ops.cli.configure import configure
+    from twml_ops.cli.run_task import run_task
     from twml_ops.training.cluster import cluster_role
 
     given = given_options(ctx)
@@ -405,193 +394,3 @@ def checkpoint_options(
         return CheckpointOptions(number or None, None, keep, resume, publish)
     seconds = number * (60.0 if unit == "m" else 1.0)
     return CheckpointOptions(None, seconds or None, keep, resume, publish)
-
-
-def run_task(
-    config: RunConfig,
-    out: Path,
-    overwrite: bool,
-    checkpoints: CheckpointOptions = NO_CHECKPOINTS,
-) -> None:
-    """Does what this process has to do for a training run.
-
-    Without parameter servers in `TF_CONFIG` this process trains alone and ignores `config.cluster`.
-    Otherwise it does its task in the cluster, where only the chief writes the folder of the run.
-
-    Args:
-        config: configuration of the run.
-        out: folder to create.
-        overwrite: replace a finished run in `out`.
-        checkpoints: when a run in one process writes checkpoints, and whether it continues.
-
-    Raises:
-        UserError: the configuration is invalid, the loss became NaN, or a signal ended the run.
-        ValueError: the model is unknown, or data cannot be read.
-    """
-    from twml_ops.cli.reporter import ConsoleReporter
-    from twml_ops.cli.terminal import make_console
-    from twml_ops.training import cluster, peers
-    from twml_ops.training.fit import check_ensemble
-
-    role = cluster.cluster_role()
-    check_ensemble(config)
-    asked, reporter = config, ConsoleReporter(make_console())
-    if role != "alone":
-        cluster.check_cluster(config)
-        config = cluster.with_cluster_model(config)
-    if role == "ps":
-        cluster.run_server()
-    elif role == "evaluator":
-        from twml_ops.training.cluster_checkpoints import evaluate_checkpoints
-
-        evaluate_checkpoints(config, out, overwrite, checkpoints.resume, reporter)
-    elif role != "alone":
-        _train_in_cluster(config, out, overwrite, checkpoints.resume, asked, reporter)
-    elif peers.is_rank():
-        config = dataclasses.replace(config, cluster=None)
-        _train_rank(config, out, overwrite, checkpoints, reporter)
-    else:
-        _train_alone(
-            dataclasses.replace(config, cluster=None), out, overwrite, checkpoints, reporter
-        )
-
-
-def _train_alone(
-    config: RunConfig, out: Path, overwrite: bool, options: CheckpointOptions, reporter: Reporter
-) -> None:
-    from twml_ops.training.checkpoints import RunCheckpoints
-    from twml_ops.training.cluster import checkpoint_dir
-    from twml_ops.training.run_folder import new_folder
-
-    with new_folder(out, overwrite, reporter=reporter) as folder:
-        saved = RunCheckpoints(checkpoint_dir(out), config, options, overwrite, reporter)
-        with contextlib.closing(saved):
-            result = _train_to(folder, out, config, reporter, checkpoints=saved)
-    _end(result, out, saved)
-
-
-def _train_in_cluster(
-    config: RunConfig,
-    out: Path,
-    overwrite: bool,
-    resume: bool,
-    asked: RunConfig,
-    reporter: Reporter,
-) -> None:
-    """Trains as the chief, which writes the folder of the run, or as another worker."""
-    from twml_ops.training.cluster import cluster_role
-    from twml_ops.training.cluster_checkpoints import ClusterCheckpoints
-    from twml_ops.training.cluster_runner import ClusterRunner
-    from twml_ops.training.model import with_learning_rate
-    from twml_ops.training.run import train as train_model
-    from twml_ops.training.run_folder import new_folder
-
-    if cluster_role() == "worker":
-
-        def runner_of_worker(config: RunConfig) -> ClusterRunner:
-            return ClusterRunner(config, out, out, reporter, resume)
-
-        # The process ends with the training.
-        train_model(config, reporter=reporter, cluster_runner=runner_of_worker, asked=asked)
-        return
-    config = with_learning_rate(config)
-    with new_folder(out, overwrite, reporter=reporter) as folder:
-        saved = ClusterCheckpoints(out, config, resume, overwrite)
-
-        def runner_of_chief(config: RunConfig) -> ClusterRunner:
-            return ClusterRunner(config, folder, out, reporter, resume)
-
-        result = _train_to(
-            folder, out, config, reporter, cluster_runner=runner_of_chief, asked=asked
-        )
-    _end(result, out, saved)
-
-
-def _train_rank(
-    config: RunConfig, out: Path, overwrite: bool, options: CheckpointOptions, reporter: Reporter
-) -> None:
-    """Trains as one of several peers, of which the first writes the folder of the run."""
-    from twml_ops.peers.launch import RESTARTS
-    from twml_ops.training.peers import PeerCheckpoints, make_group, rank_checkpoint_dir
-    from twml_ops.training.run_folder import new_folder
-
-    group, asked = make_group(config), config
-    if config.epochs is None:  # peers choose nothing by validation
-        config = dataclasses.replace(config, validation="none")
-    if int(os.environ.get(RESTARTS, "0")):
-        options = dataclasses.replace(options, resume=True)
-    try:
-        # Each rank has a folder: any of them may be the first in the end.
-        with new_folder(out, overwrite, lock=group.original_rank == 0, reporter=reporter) as folder:
-            checkpoints = rank_checkpoint_dir(out, group.original_rank)
-            saved = PeerCheckpoints(checkpoints, config, options, overwrite, group, reporter)
-            with contextlib.closing(saved):
-                try:
-                    result = _train_to(
-                        folder, out, config, reporter, checkpoints=saved, group=group, asked=asked
-                    )
-                except SystemExit:  # the end of another rank than the first
-                    saved.remove()
-                    raise
-        _end(result, out, saved)
-    except Exception as e:
-        if group.size == 1:
-            raise
-        group.leave(one_line(e))
-
-
-def _train_to(
-    folder: Path, out: Path, config: RunConfig, reporter: Reporter, **options: Any
-) -> RunResult:
-    """Trains and writes the files of the run.
-
-    Args:
-        folder: folder to write to.
-        out: its final name.
-        config: configuration of the run.
-        reporter: is told what happens.
-        **options: of `training.run.train`.
-    """
-    from twml_ops._phases import Phases, process_start
-    from twml_ops.report.run_files import write_features, write_files, write_model
-    from twml_ops.training.run import train as train_model
-    from twml_ops.training.run_folder import TENSORBOARD
-    from twml_ops.training.trained_run import write_slots
-
-    group = options.get("group")
-    try:
-        result = train_model(
-            config,
-            reporter=reporter,
-            logs=folder / TENSORBOARD if group is None or group.rank == 0 else None,
-            on_model=lambda model: write_model(folder, out, model),
-            command=command_line(),
-            phases=Phases(reporter.phase_ended, process_start()),
-            **options,
-        )
-    except RunInterrupted as e:
-        if not e.can_continue:
-            raise
-        again = command_line("--resume", "--overwrite")
-        raise RunInterrupted(f"{e}; to continue: {again} --resume") from None
-    if config.save_slots:
-        write_slots(folder, result.model)
-    write_features(folder, result)
-    write_files(folder, result)
-    return result
-
-
-def _end(result: RunResult, out: Path, checkpoints: RunCheckpoints | ClusterCheckpoints) -> None:
-    """Publishes, removes checkpoints and prints, after the folder of the run is complete."""
-    from twml_ops.cli.reporter import print_result, print_total
-    from twml_ops.cli.terminal import make_console
-    from twml_ops.training.checkpoints import RunCheckpoints
-
-    checkpoints.remove()
-    if isinstance(checkpoints, RunCheckpoints):
-        checkpoints.publish_final(result.model)
-    files = "the report, the model and the metrics"
-    console = make_console()
-    print_result(console, result, files, out)
-    if result.phases is not None:
-        print_total(console, result.phases.total())
