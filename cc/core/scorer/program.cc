@@ -22,8 +22,9 @@ constexpr int64_t kMaxBytes = 1 << 26;
 constexpr const char* kFile = "scorer.json";
 
 MakeStep FindStep(const std::string& op) {
-  for (const auto find : {FindArrayStep, FindCalibrationStep, FindDenseStep, FindFieldStep,
-                          FindInteractionStep, FindSparseStep, FindStringStep, FindVectorStep}) {
+  for (const auto find :
+       {FindArrayStep, FindCalibrationStep, FindCategoryStep, FindDenseStep, FindFieldStep,
+        FindInteractionStep, FindSparseStep, FindStringStep, FindVectorStep}) {
     if (const MakeStep make = find(op)) return make;
   }
   return nullptr;

@@ -165,6 +165,7 @@ using MakeStep = std::unique_ptr<Step> (*)(StepReader& reader);
 // The function that makes the steps of an operation, or null if there is none.
 MakeStep FindArrayStep(const std::string& op);
 MakeStep FindCalibrationStep(const std::string& op);
+MakeStep FindCategoryStep(const std::string& op);
 MakeStep FindDenseStep(const std::string& op);
 MakeStep FindFieldStep(const std::string& op);
 MakeStep FindInteractionStep(const std::string& op);
