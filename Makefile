@@ -80,7 +80,7 @@ ANY_TF_TESTS = tests/benchmarks tests/cuda tests/core/test_reuse_distance.py tes
 	tests/training/test_configure.py tests/training/test_ensemble.py tests/training/test_evaluation_log.py \
 	tests/training/test_folder.py tests/training/test_drift.py tests/training/test_known.py tests/training/test_model_options.py tests/training/test_option_space.py \
 	tests/training/test_second_model.py tests/training/test_trial.py tests/training/test_typed_values.py tests/data/test_block.py \
-	tests/data/test_flights.py tests/data/test_guess.py tests/data/test_hashing.py tests/data/test_infer.py tests/data/test_open.py tests/data/test_remote.py tests/data/test_text.py \
+	tests/data/test_flights.py tests/data/test_guess.py tests/data/test_category_ids.py tests/data/test_infer.py tests/data/test_open.py tests/data/test_remote.py tests/data/test_text.py \
 	tests/distribute/test_launch.py tests/peers tests/docs/test_commands.py tests/docs/test_docstrings.py \
 	tests/docs/test_manifests.py tests/docs/test_pages_run.py tests/docs/test_readme.py tests/examples/test_click_log.py
 

@@ -61,13 +61,13 @@ ARROWS = {
     "_phases": "",
     "_publish": "",
     "_terminal": "",
-    "_startup_log": "_tensorflow_import",
-    "_deferred_imports": "_tensorflow_import",
-    "_garbage_collection": "_tensorflow_import",
-    "_tensorflow_import": "",
+    "_startup_log": "_import_hooks",
+    "_deferred_imports": "_import_hooks",
+    "_garbage_collection": "_import_hooks",
+    "_import_hooks": "",
     "_core": "",
     "": "_keras_classes",
-    "_keras_classes": "",
+    "_keras_classes": "_import_hooks",
 }
 
 # Module-level __getattr__ makes an import that this test cannot see, and can hide a cycle.

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from twml_ops import _deferred_imports, _tensorflow_import
+from twml_ops import _deferred_imports, _import_hooks
 
 CODE = """
 import sys
@@ -118,4 +118,5 @@ def test_nothing_is_deferred_once_tensorflow_is_imported(monkeypatch):
     before = list(sys.meta_path)
     _deferred_imports.defer()
     assert sys.meta_path == before
-    assert not any(isinstance(f, _tensorflow_import._Finder) for f in sys.meta_path)
+    hooks = [f for f in sys.meta_path if isinstance(f, _import_hooks._Finder)]
+    assert not any("tensorflow" in hook.contexts for hook in hooks)

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from types import ModuleType
 from typing import Any
 
-from twml_ops import _tensorflow_import
+from twml_ops import _import_hooks
 
 LAZY = ("matplotlib.pyplot",)
 """Modules that load when one of their attributes is used first."""
@@ -28,7 +28,7 @@ def defer() -> None:
     Afterwards all of them can be imported. Keras stays without its wrappers for scikit-learn in
     this process.
     """
-    _tensorflow_import.import_within(deferred)
+    _import_hooks.import_within(deferred)
 
 
 @contextmanager

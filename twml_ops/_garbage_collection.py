@@ -10,12 +10,12 @@ import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from twml_ops import _tensorflow_import
+from twml_ops import _import_hooks
 
 
 def spare_imports() -> None:
     """Imports TensorFlow without collections if it has not been imported yet."""
-    _tensorflow_import.import_within(paused)
+    _import_hooks.import_within(paused)
 
 
 @contextmanager

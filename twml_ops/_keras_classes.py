@@ -7,12 +7,14 @@ imports its class when a file asks for it.
 from __future__ import annotations
 
 import importlib
-import importlib.machinery
-import importlib.util
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
 from types import ModuleType
 from typing import Any
+
+from twml_ops._import_hooks import import_within
 
 PACKAGE = "Twml"
 """What Keras writes before the names of our classes."""
@@ -44,14 +46,11 @@ _REGISTRIES = ("keras.src.saving.object_registration", "tf_keras.src.saving.obje
 
 def register_with_keras() -> None:
     """Registers the placeholders, now if a Keras has been imported, and in each that will be."""
-    missing = []
     for name in _REGISTRIES:
         if name in sys.modules:
             _register(sys.modules[name])
         else:
-            missing.append(name)
-    if missing and not any(isinstance(finder, _Finder) for finder in sys.meta_path):
-        sys.meta_path.insert(0, _Finder(missing))
+            import_within(_REGISTERING[name], name)
 
 
 def placeholder(package: str, name: str) -> type:
@@ -89,26 +88,11 @@ def _classes_of(registry: ModuleType) -> dict[str, Any] | None:
     return next((f for f in found if isinstance(f, dict)), None)
 
 
-class _Finder:
-    """Import hook for the registries of Keras, used once for each."""
+@contextmanager
+def _then_registered(name: str) -> Iterator[None]:
+    """Registers the placeholders when the block, which imports the registry `name`, has ended."""
+    yield
+    _register(sys.modules[name])
 
-    def __init__(self, names: list[str]) -> None:
-        self._names = names
 
-    def find_spec(
-        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
-    ) -> importlib.machinery.ModuleSpec | None:
-        del path, target
-        if name not in self._names:
-            return None
-        self._names.remove(name)
-        spec = importlib.util.find_spec(name)
-        if spec is not None and spec.loader is not None:
-            execute = spec.loader.exec_module
-
-            def exec_module(module: ModuleType) -> None:
-                execute(module)
-                _register(module)
-
-            spec.loader.exec_module = exec_module  # type: ignore[method-assign]
-        return spec
+_REGISTERING = {name: partial(_then_registered, name) for name in _REGISTRIES}

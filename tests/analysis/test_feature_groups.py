@@ -6,7 +6,7 @@ import pytest
 
 from twml_ops.analysis.feature_groups import feature_groups, sample_of_block, take_sample
 from twml_ops.data import Schema, open_source
-from twml_ops.data.hashing import hash_tokens
+from twml_ops.data.category_ids import hash_tokens
 
 SCHEMA = Schema((), ("a", "tags", "b"), 0, "label", bags=("tags",))
 

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 SHOW = (
-    "from twml_ops.cli.terminal import make_console, make_error_console\n"
+    "from twml_ops.cli.console import make_console, make_error_console\n"
     "for console in (make_console(), make_error_console()):\n"
     "    console.print('[bold]text[/]')\n"
     "    with console.status('reading'):\n"

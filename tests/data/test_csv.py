@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 from twml_ops.data import DataError, Schema, csv, open_source, text
-from twml_ops.data.hashing import hash_column
+from twml_ops.data.category_ids import hash_column
 
 TEXT = """\
 label,age,city,note

@@ -15,7 +15,7 @@ from pyarrow import parquet
 from twml_ops import layers
 from twml_ops.data import DataError, Schema, open_source
 from twml_ops.data.block import Block, Categories, Numbers, Rows
-from twml_ops.data.hashing import hash_column
+from twml_ops.data.category_ids import hash_column
 
 COLUMNS = {
     "label": pa.array([1, 0, 1]),

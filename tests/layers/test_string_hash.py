@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from twml_ops import export, layers, models
 from twml_ops.data import hash_tokens
-from twml_ops.data.hashing import hash_column
+from twml_ops.data.category_ids import hash_column
 
 TOKENS = [b"", b"a", b"\xff\xfe", b"\0", b"12345678", b"123456789", "wörd".encode(), b"x" * 5000]
 

@@ -11,7 +11,7 @@ from rich.console import Console
 from tests.tpu.test_step import Picks, model
 from twml_ops import tpu
 from twml_ops.cli import main
-from twml_ops.cli.tpu_check import print_compile_report
+from twml_ops.cli.compile_check import print_compile_report
 from twml_ops.tpu import compile_subprocess
 from twml_ops.tpu.check import CompileReport
 from twml_ops.tpu.chips import CHIPS, GPUS, get_chip, gpu_target_config

@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 from twml_ops import layers, models, optimizers
-from twml_ops.cli.tpu_check import load_model
+from twml_ops.cli.compile_check import load_model
 from twml_ops.data import Schema
 from twml_ops.tpu import chips, step
 from twml_ops.tpu.check import tables

@@ -219,8 +219,8 @@ class Classifier(scikit_learn.Parameters):
 
     def _reporter(self) -> Reporter:
         if self.verbose:
+            from twml_ops.cli.console import make_console
             from twml_ops.cli.reporter import ConsoleReporter
-            from twml_ops.cli.terminal import make_console
 
             return ConsoleReporter(make_console())
         from twml_ops.classifier.warner import Warner

@@ -10,10 +10,10 @@ from twml_ops import __version__
 from twml_ops.cli import (
     calibrate,
     checkpoints,
+    compile_check,
     evaluate,
     explain,
     export,
-    gpu_check,
     info,
     launch,
     learn_hash,
@@ -25,7 +25,6 @@ from twml_ops.cli import (
     serve,
     stability,
     tables,
-    tpu_check,
     train,
     tune,
     tune_input,
@@ -73,8 +72,8 @@ app.command(cls=Command)(learn_hash.learn_hash)
 app.command(cls=Command)(tune.tune)
 app.command(cls=Command)(search.search)
 app.command(cls=Command)(tune_input.tune_input)
-app.command(cls=Command)(tpu_check.tpu_check)
-app.command(cls=Command)(gpu_check.gpu_check)
+app.command(cls=Command)(compile_check.tpu_check)
+app.command(cls=Command)(compile_check.gpu_check)
 app.command(cls=Command)(stability.stability)
 app.command(cls=Command)(launch.launch)
 app.command(cls=Command)(plan.plan)

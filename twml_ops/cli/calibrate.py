@@ -78,8 +78,8 @@ def calibrate_run(
     """
     from twml_ops._known_categories import KnownCategories
     from twml_ops.analysis import scoring
+    from twml_ops.cli.console import make_console
     from twml_ops.cli.reporter import ConsoleReporter, print_result
-    from twml_ops.cli.terminal import make_console
     from twml_ops.data import original_errors
     from twml_ops.report.run_files import write_files, write_model
     from twml_ops.training.calibration import append_layers, check_method, fit_calibration

@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from twml_ops.cli.console import make_error_console
 from twml_ops.cli.options import ColumnOptions
-from twml_ops.cli.terminal import make_error_console
 from twml_ops.data import ColumnUses
 from twml_ops.training.config import AUTO, COLUMN_OPTIONS, DEFAULT, ClusterOptions, RunConfig
 from twml_ops.training.errors import UserError

@@ -41,8 +41,8 @@ def evaluate_run(run: Path, data: str | None, batch_size: int, as_json: bool) ->
         ValueError: data cannot be read.
     """
     from twml_ops.analysis import scoring
+    from twml_ops.cli.console import make_console, make_error_console, print_json
     from twml_ops.cli.reporter import ConsoleReporter, print_evaluation
-    from twml_ops.cli.terminal import make_console, make_error_console, print_json
     from twml_ops.data import original_errors
     from twml_ops.training.evaluation import score_source, throughput
     from twml_ops.training.sources import checked_features

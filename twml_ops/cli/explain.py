@@ -76,8 +76,8 @@ def explain_run(
             cannot be read, or the data have no examples.
         ValueError: data cannot be read.
     """
+    from twml_ops.cli.console import make_console, make_error_console, print_json
     from twml_ops.cli.reporter import ConsoleReporter
-    from twml_ops.cli.terminal import make_console, make_error_console, print_json
     from twml_ops.report.features import explanation_to_json, with_section
     from twml_ops.training.evaluation import explain_features_of
     from twml_ops.training.run_folder import REPORT_FILE, new_file, read_run, write_result

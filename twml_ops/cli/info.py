@@ -42,7 +42,7 @@ def show_info(subject: str | None) -> None:
     Raises:
         UserError: the folder is not a finished run, or there is no such model.
     """
-    from twml_ops.cli.terminal import make_console, print_pairs
+    from twml_ops.cli.console import make_console, print_pairs
 
     if subject is None:
         pairs = installation()

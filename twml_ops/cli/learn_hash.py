@@ -128,7 +128,7 @@ def learn_hash_of(options: HashOptions, out: Path, overwrite: bool = False) -> N
     from rich.markup import escape
 
     from twml_ops import research
-    from twml_ops.cli.terminal import make_console
+    from twml_ops.cli.console import make_console
     from twml_ops.training.run_folder import new_file, write_result
 
     try:

@@ -254,7 +254,7 @@ def plan_job(
             in .png or cannot be written.
         ValueError: a number is out of range.
     """
-    from twml_ops.cli.terminal import make_console, print_json
+    from twml_ops.cli.console import make_console, print_json
     from twml_ops.planning import ClusterResources, Compute, Job, servers_needed
     from twml_ops.report.plan import check_plot_path, draw_plan, print_plan
     from twml_ops.training.run_folder import optional_file
@@ -459,7 +459,7 @@ def read_costs(path: Path) -> CpuCosts:
 
 
 def _measure_costs(slots: int, steps_per_execution: int) -> CpuCosts:
-    from twml_ops.cli.terminal import make_console
+    from twml_ops.cli.console import make_console
 
     try:
         from twml_ops.distribute.measure_costs import MeasurementError, measure_costs

@@ -152,8 +152,8 @@ def _rows(
     model: Any, source: Source, labels: Sequence[str], batch_size: int
 ) -> Iterator[np.ndarray]:
     """The probabilities of each batch, with a column for each label."""
+    from twml_ops.cli.console import make_error_console
     from twml_ops.cli.reporter import ConsoleReporter
-    from twml_ops.cli.terminal import make_error_console
     from twml_ops.training.evaluation import iter_predictions
 
     reporter = ConsoleReporter(make_error_console())

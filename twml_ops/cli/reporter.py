@@ -24,7 +24,7 @@ from rich.progress import (
 from rich.table import Table
 from rich.text import Text
 
-from twml_ops.cli.terminal import make_error_console, print_warning
+from twml_ops.cli.console import make_error_console, print_warning
 from twml_ops.data import Schema, Source
 from twml_ops.report.columns import columns_table
 from twml_ops.report.tables import Metrics, describe_trial, leak_warnings, loss_text, metric_table

@@ -41,8 +41,8 @@ def run_task(
         UserError: the configuration is invalid, the loss became NaN, or a signal ended the run.
         ValueError: the model is unknown, or data cannot be read.
     """
+    from twml_ops.cli.console import make_console
     from twml_ops.cli.reporter import ConsoleReporter
-    from twml_ops.cli.terminal import make_console
     from twml_ops.training import cluster, peers
     from twml_ops.training.fit import check_ensemble
 
@@ -196,8 +196,8 @@ def _train_to(
 
 def _end(result: RunResult, out: Path, checkpoints: RunCheckpoints | ClusterCheckpoints) -> None:
     """Publishes, removes checkpoints and prints, after the folder of the run is complete."""
+    from twml_ops.cli.console import make_console
     from twml_ops.cli.reporter import print_result, print_total
-    from twml_ops.cli.terminal import make_console
     from twml_ops.training.checkpoints import RunCheckpoints
 
     checkpoints.remove()

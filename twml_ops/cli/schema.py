@@ -61,7 +61,7 @@ def show_schema(
         FileNotFoundError: the data do not exist.
         DataError: the data cannot be read.
     """
-    from twml_ops.cli.terminal import make_console
+    from twml_ops.cli.console import make_console
     from twml_ops.data import ColumnUses, DataWarning, open_source, schema_to_text
     from twml_ops.report.columns import columns_table, schema_table
 

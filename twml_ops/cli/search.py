@@ -171,7 +171,7 @@ def search_to_file(
         UserError: an option is wrong, `out` cannot be written, or there are no validation data.
         DataError: data cannot be read.
     """
-    from twml_ops.cli.terminal import make_console
+    from twml_ops.cli.console import make_console
     from twml_ops.research import architecture_search as architectures
     from twml_ops.training.run_folder import new_file, write_json, write_result
 
@@ -205,8 +205,8 @@ def _search(
     from rich.markup import escape
 
     from twml_ops import models
+    from twml_ops.cli.console import make_console
     from twml_ops.cli.reporter import ConsoleReporter
-    from twml_ops.cli.terminal import make_console
     from twml_ops.data import original_errors
     from twml_ops.research import architecture_search as architectures
     from twml_ops.training.sources import open_pair

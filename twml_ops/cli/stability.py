@@ -55,7 +55,7 @@ def measure_stability(options: StabilityOptions, as_json: bool) -> None:
         UserError: the optimizer is unknown.
         ValueError: the model is unknown, or data cannot be read.
     """
-    from twml_ops.cli.terminal import make_console, print_json
+    from twml_ops.cli.console import make_console, print_json
     from twml_ops.training.stability import repeat_runs
 
     console = make_console()

@@ -93,7 +93,7 @@ def profile_tables(
     """
     from rich.markup import escape
 
-    from twml_ops.cli.terminal import make_console, print_json
+    from twml_ops.cli.console import make_console, print_json
     from twml_ops.data import open_source, original_errors
     from twml_ops.report.table_profile import check_profile_suffix, print_profile, write_profile
     from twml_ops.training.run_folder import optional_file

@@ -138,8 +138,8 @@ def tune_to_file(config: RunConfig, budget: Budget, out: Path, overwrite: bool) 
             validation data, or no trial succeeded.
         DataError: data cannot be read.
     """
+    from twml_ops.cli.console import make_console
     from twml_ops.cli.reporter import ConsoleReporter, print_tuned
-    from twml_ops.cli.terminal import make_console
     from twml_ops.training.run_folder import new_file, write_json, write_result
     from twml_ops.training.tuning import check_tuning
     from twml_ops.training.tuning import tune as search

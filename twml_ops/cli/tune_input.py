@@ -53,7 +53,7 @@ def tune_reference(reference: str, seconds: float, step_seconds: float, as_json:
     Raises:
         ValueError: the reference names no pipeline.
     """
-    from twml_ops.cli.terminal import make_console, print_json
+    from twml_ops.cli.console import make_console, print_json
     from twml_ops.data import tune_pipeline
 
     pipeline = tune_pipeline.load(reference)

@@ -1,9 +1,9 @@
 """Readers: SOURCE strings to `tf.data` batches in the layers' ragged form."""
 
 from twml_ops.data.block import Block, Rows
+from twml_ops.data.category_ids import hash_tokens
 from twml_ops.data.column_uses import ColumnUses
 from twml_ops.data.errors import DataError, DataWarning
-from twml_ops.data.hashing import hash_tokens
 from twml_ops.data.infer import Finding
 from twml_ops.data.layouts import LayoutName
 from twml_ops.data.open import SCHEMES, open_source

@@ -18,10 +18,9 @@ from twml_ops._arrow_columns import is_day, is_typed_kind
 from twml_ops.data.block import Block
 from twml_ops.data.column_uses import NO_USES, ColumnUses, schema_of, warn
 from twml_ops.data.columns import ArrowColumns, Columns, Where, block_of, check_types
-from twml_ops.data.files import sparse_dim_of
+from twml_ops.data.files import with_sparse_dim
 from twml_ops.data.guess import first_rounded, is_exact, say
-from twml_ops.data.infer import NOTHING, Finding, look_at
-from twml_ops.data.kinds import unusable
+from twml_ops.data.infer import NOTHING, Finding, look_at, unusable
 from twml_ops.data.schema import Schema
 from twml_ops.data.source import Source
 from twml_ops.data.units import Piece, SingleUnit, Unit
@@ -50,9 +49,7 @@ class ArrowSource(Source):
     @property
     def schema(self) -> Schema:
         """See `Source`."""
-        if self._schema.sparse_dim < 0:
-            dim = sparse_dim_of(self.blocks())
-            self._schema = dataclasses.replace(self._schema, sparse_dim=dim)
+        self._schema = with_sparse_dim(self._schema, self.blocks)
         return self._schema
 
     @property

@@ -24,10 +24,10 @@ from twml_ops._arrow_columns import (
 )
 from twml_ops._category_hash import MISSING
 from twml_ops.data.block import Array, Block, Categories, Group, Rows
+from twml_ops.data.category_ids import hash_column, hash_tokens, time_parts
 from twml_ops.data.errors import DataError, one_line, quote
 from twml_ops.data.files import OF_LABELS, binary_labels, check_sparse, finite_numbers
 from twml_ops.data.guess import numbers_of_labels, times_of_texts
-from twml_ops.data.hashing import hash_column, hash_tokens, time_parts
 from twml_ops.data.schema import SPARSE_IDS, SPARSE_VALUES, TIME_UNITS, Schema
 
 Where = Callable[[int], str]

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase
@@ -19,6 +20,7 @@ import pyarrow as pa
 from twml_ops.data import remote
 from twml_ops.data.block import Array, Block, Numbers, Rows
 from twml_ops.data.errors import DataError
+from twml_ops.data.schema import Schema
 
 SUFFIXES = {
     ".csv": "csv",
@@ -363,6 +365,13 @@ def check_sparse(rows: Rows, dim: int | None, where: Callable[[int], str]) -> No
             row = int(np.searchsorted(rows.row_splits, k, side="right")) - 1
             got = rows.ids[k] if wrong is bad else values[k]
             raise DataError(f"{where(row)}: {message}, got {got}")
+
+
+def with_sparse_dim(schema: Schema, blocks: Callable[[], Iterable[Block]]) -> Schema:
+    """The schema with the size of the id space, for which `blocks` is read if it is unknown."""
+    if schema.sparse_dim >= 0:
+        return schema
+    return dataclasses.replace(schema, sparse_dim=sparse_dim_of(blocks()))
 
 
 def sparse_dim_of(blocks: Iterable[Block]) -> int:

@@ -24,8 +24,8 @@ import pyarrow.compute as pc
 from pyarrow import csv
 
 from twml_ops.data.block import Array, Block, Categories, Group, Numbers
+from twml_ops.data.category_ids import hash_column
 from twml_ops.data.errors import DataError, one_line
-from twml_ops.data.hashing import hash_column
 from twml_ops.data.schema import Schema
 from twml_ops.data.source import Source
 from twml_ops.data.units import Piece, StoredPiece

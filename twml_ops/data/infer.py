@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 
 from twml_ops._arrow_columns import (
     LIST,
+    is_day,
     is_list,
     is_number,
     is_token,
@@ -40,7 +41,6 @@ from twml_ops.data.guess import (
     times_of_texts,
     without_nulls,
 )
-from twml_ops.data.kinds import unusable
 from twml_ops.data.names import (
     is_code,
     is_id,
@@ -449,3 +449,18 @@ def _separator(values: pa.Array, repeats: np.ndarray) -> str | None:
 def _in_order(numbers: pa.Array) -> bool:
     array = numbers.to_numpy(zero_copy_only=False)
     return bool((array[1:] >= array[:-1]).all())
+
+
+def unusable(name: str, kind: pa.DataType) -> str | None:
+    """Why a column of this type cannot be a feature; None if it can."""
+    if is_number(kind) or is_token(kind):
+        return None
+    if is_list(kind):
+        if is_token(kind.value_type):
+            return None
+        if name in (SPARSE_IDS, SPARSE_VALUES) and is_number(kind.value_type):
+            return None
+        return f"{kind}: only lists of text or integers can be a feature"
+    if is_day(kind):
+        return f"{kind}: only parts of it, such as the hour, can be features"
+    return f"{kind}: only numbers, text, bools and lists of them can be features"

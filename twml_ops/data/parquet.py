@@ -25,8 +25,7 @@ from twml_ops.data.column_uses import NO_USES, ColumnUses
 from twml_ops.data.columns import check_types
 from twml_ops.data.errors import DataError, cannot_read
 from twml_ops.data.files import File, files_of
-from twml_ops.data.infer import Finding
-from twml_ops.data.kinds import unusable
+from twml_ops.data.infer import Finding, unusable
 from twml_ops.data.partitions import Partitions
 from twml_ops.data.remote import is_of_store
 from twml_ops.data.schema import Schema

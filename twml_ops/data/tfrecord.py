@@ -23,7 +23,7 @@ from twml_ops.data.block import Array, Block
 from twml_ops.data.column_uses import NO_USES, ColumnUses, schema_of, warn
 from twml_ops.data.columns import Columns, block_of
 from twml_ops.data.errors import DataError, cannot_read, one_line, quote
-from twml_ops.data.files import OF_LABELS, File, files_of, sparse_dim_of
+from twml_ops.data.files import OF_LABELS, File, files_of, with_sparse_dim
 from twml_ops.data.guess import is_exact, numbers_of_labels, say, times_of_texts
 from twml_ops.data.infer import NOTHING, Finding, look_at
 from twml_ops.data.partitions import Partitions
@@ -96,9 +96,7 @@ class TFRecordSource(Source):
     @property
     def schema(self) -> Schema:
         """See `Source`."""
-        if self._schema.sparse_dim < 0:
-            dim = sparse_dim_of(self.blocks())
-            self._schema = dataclasses.replace(self._schema, sparse_dim=dim)
+        self._schema = with_sparse_dim(self._schema, self.blocks)
         return self._schema
 
     @property

@@ -15,7 +15,7 @@ from twml_ops._batch import SparseBatch, parse
 from twml_ops._keras import is_of_symbolic_build
 from twml_ops.layers._adapt import Checkpoint, EntryReader, Progress, count_batches
 from twml_ops.layers._arguments import check_choice, check_num_bins
-from twml_ops.layers._state_reference import StateReference
+from twml_ops.layers._resizable_state import StateReference
 from twml_ops.ops._library import library
 from twml_ops.ops.quantile_sketch import SketchState, empty_sketch, sketch_variables
 from twml_ops.placement.device import StatePlacement, check_state_placement, state_placement

@@ -7,8 +7,6 @@ from typing import Any, ClassVar
 import numpy as np
 import tensorflow as tf
 
-from twml_ops.layers._state_reference import StateReference
-
 
 class ResizableState:
     """Mixin of Keras layers that keep such variables as the attributes `_<name>`."""
@@ -68,3 +66,30 @@ class ResizableState:
         """Reads the state, of whatever size it is."""
         for name, variable in zip(self.state_names, self.state_variables, strict=True):
             variable.assign(np.array(store[name]))
+
+
+class StateReference(int):
+    """An integer in a layer's config that, within the process, also refers to the layer.
+
+    `clone_model` creates a layer from its config and copies weights with `set_weights`. Keras 3
+    does not include variables of varying size in these weights, so `from_config` copies them from
+    the layer that this integer refers to. In a config that is written to a file or pickled it is a
+    plain integer.
+    """
+
+    layer: Any
+
+    def __new__(cls, value: int, layer: Any) -> StateReference:
+        """An integer that refers to `layer`."""
+        made = super().__new__(cls, value)
+        made.layer = layer
+        return made
+
+    def __copy__(self) -> StateReference:
+        return self
+
+    def __deepcopy__(self, memo: Any) -> StateReference:
+        return self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return int, (int(self),)

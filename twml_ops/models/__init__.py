@@ -36,7 +36,7 @@ from twml_ops.models.ensemble import ensemble, ensemble_members
 from twml_ops.models.fm import fm
 from twml_ops.models.hashed_ids import HashedIds
 from twml_ops.models.logistic import logistic
-from twml_ops.models.mean_logit import MeanLogit
+from twml_ops.models.mean_logit import MeanLogit, SigmoidOfMeanLogit
 from twml_ops.models.mmoe import mmoe
 from twml_ops.models.new_categories import (
     EnlargedModel,
@@ -45,7 +45,6 @@ from twml_ops.models.new_categories import (
     with_new_categories,
 )
 from twml_ops.models.shared_bottom import shared_bottom
-from twml_ops.models.sigmoid_of_mean_logit import SigmoidOfMeanLogit
 from twml_ops.models.sparse_mlp import sparse_mlp
 from twml_ops.models.split_labels import SplitLabels
 

@@ -15,7 +15,7 @@ import numpy as np
 import tensorflow as tf
 
 from twml_ops._keras import input_spec, symbolic_inputs
-from twml_ops.models.sigmoid_of_mean_logit import SigmoidOfMeanLogit
+from twml_ops.models.mean_logit import SigmoidOfMeanLogit
 
 
 def ensemble(

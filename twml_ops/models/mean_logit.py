@@ -1,4 +1,4 @@
-"""The Keras layer that averages the logits of a net and of boosted trees in inference."""
+"""Keras layers that combine models by the mean of their logits."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from typing import Any
 import tensorflow as tf
 
 from twml_ops._keras import serializable
+
+_CLIP = 1e-7
 
 
 @serializable
@@ -38,6 +40,35 @@ class MeanLogit(tf.keras.layers.Layer):
         if training is None or training is False:
             return mean
         return tf.where(tf.cast(training, tf.bool), trained, mean)
+
+    def compute_output_shape(self, input_shape: Any) -> Any:
+        """The shape of the first input."""
+        return input_shape[0]
+
+
+@serializable
+class SigmoidOfMeanLogit(tf.keras.layers.Layer):
+    """The probability whose logit is the mean of the logits of several probabilities.
+
+    It is the normalized geometric mean of the distributions. Probabilities nearer to 0 or 1 than
+    1e-7 count as that.
+
+    Args:
+        **kwargs: arguments of `tf.keras.layers.Layer`.
+    """
+
+    def call(self, inputs: Any) -> tf.Tensor:
+        """Combines a batch.
+
+        Args:
+            inputs: a list of probabilities, float [B, L] each.
+
+        Returns:
+            [B, L].
+        """
+        clipped = [tf.clip_by_value(p, _CLIP, 1 - _CLIP) for p in inputs]
+        logits = [tf.math.log(p) - tf.math.log1p(-p) for p in clipped]
+        return tf.sigmoid(tf.add_n(logits) / len(logits))
 
     def compute_output_shape(self, input_shape: Any) -> Any:
         """The shape of the first input."""

@@ -1,4 +1,4 @@
-"""`twml-ops tpu-check`: compiles the training step of a model for a TPU."""
+"""`twml-ops tpu-check` and `gpu-check`: compile the training step of a model for a chip."""
 
 from __future__ import annotations
 
@@ -19,15 +19,21 @@ if TYPE_CHECKING:
     from twml_ops.tpu import CompileReport
 
 
+Model = Annotated[
+    str,
+    typer.Argument(
+        help="A model of the package (with the features of Criteo), the folder of a run, a "
+        ".keras file, or FILE.py:NAME of a Keras model or of a function that returns one.",
+        show_default=False,
+    ),
+]
+MaxEntries = Annotated[
+    int, typer.Option(min=1, help="Maximum entries per row of inputs of unknown width.")
+]
+
+
 def tpu_check(
-    model: Annotated[
-        str,
-        typer.Argument(
-            help="A model of the package (with the features of Criteo), the folder of a run, a "
-            ".keras file, or FILE.py:NAME of a Keras model or of a function that returns one.",
-            show_default=False,
-        ),
-    ],
+    model: Model,
     chip: Annotated[str, typer.Option(help="TPU chip: v4, v5e, v5p or v6e.")] = "v5e",
     topology: Annotated[
         str | None,
@@ -36,9 +42,7 @@ def tpu_check(
         ),
     ] = None,
     batch_size: Annotated[int, typer.Option(min=1, help="Examples per device in a step.")] = 1024,
-    max_entries: Annotated[
-        int, typer.Option(min=1, help="Maximum entries per row of inputs of unknown width.")
-    ] = 32,
+    max_entries: MaxEntries = 32,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, nothing else.")] = False,
     debug: Debug = False,
 ) -> None:
@@ -50,6 +54,25 @@ def tpu_check(
     of twml_ops[tpu].
     """
     check_model(model, chip, topology, batch_size, max_entries, as_json)
+
+
+def gpu_check(
+    model: Model,
+    gpu: Annotated[str, typer.Option(help="GPU: A100, H100 or L4.")] = "H100",
+    batch_size: Annotated[int, typer.Option(min=1, help="Examples in a step.")] = 1024,
+    max_entries: MaxEntries = 32,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, nothing else.")] = False,
+    debug: Debug = False,
+) -> None:
+    """Compiles the whole training step with XLA for a GPU. No GPU is needed.
+
+    Prints which layer does not compile and why, or else the operations, the bytes, an estimate of a
+    step's time, the memory, and whether the tables are updated in place. Operations and bytes are
+    counted before XLA fuses operations, so the estimate is not a lower bound. The exit status is 1
+    if the step does not compile or does not fit in memory. Requires twml_ops[gpu-check] (jax,
+    jax-cuda12-plugin, jax-cuda12-pjrt and nvidia-cuda-nvcc-cu12), in an environment of its own.
+    """
+    check_model(model, gpu, None, batch_size, max_entries, as_json)
 
 
 def check_model(
@@ -75,7 +98,7 @@ def check_model(
         SystemExit: with status 1, if the step does not compile or does not fit in memory.
     """
     from twml_ops import tpu
-    from twml_ops.cli.terminal import make_console, print_json
+    from twml_ops.cli.console import make_console, print_json
 
     console = make_console()
     with console.status("compiling"):

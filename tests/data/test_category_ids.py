@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from twml_ops import core
 from twml_ops._category_hash import column_key
-from twml_ops.data.hashing import hash_column, hash_tokens
+from twml_ops.data.category_ids import hash_column, hash_tokens
 
 MASK = (1 << 64) - 1
 

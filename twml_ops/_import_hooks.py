@@ -1,4 +1,4 @@
-"""Contexts in which TensorFlow is imported, wherever that happens first."""
+"""Contexts in which a module is imported, wherever that happens first."""
 
 from __future__ import annotations
 
@@ -12,42 +12,46 @@ from types import ModuleType
 Context = Callable[[], AbstractContextManager[object]]
 
 
-def import_within(context: Context) -> None:
-    """Makes the import of TensorFlow run in a context, unless it has been imported already.
+def import_within(context: Context, module: str = "tensorflow") -> None:
+    """Makes the import of a module run in a context, unless it has been imported already.
 
     Args:
         context: Makes the context manager, when the import begins. Giving it again has no effect.
+        module: Name of the module.
     """
-    if "tensorflow" in sys.modules:
+    if module in sys.modules:
         return
     finder = next((f for f in sys.meta_path if isinstance(f, _Finder)), None)
     if finder is None:
         finder = _Finder()
         sys.meta_path.insert(0, finder)
-    if context not in finder.contexts:
-        finder.contexts.append(context)
+    contexts = finder.contexts.setdefault(module, [])
+    if context not in contexts:
+        contexts.append(context)
 
 
 class _Finder:
-    """Import hook for TensorFlow, used once."""
+    """Import hook for some modules, used once for each."""
 
     def __init__(self) -> None:
-        self.contexts: list[Context] = []
+        self.contexts: dict[str, list[Context]] = {}
 
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
         del path, target
-        if name != "tensorflow":
+        contexts = self.contexts.pop(name, None)
+        if contexts is None:
             return None
-        sys.meta_path.remove(self)
+        if not self.contexts:
+            sys.meta_path.remove(self)
         spec = importlib.util.find_spec(name)
         if spec is not None and spec.loader is not None:
             execute = spec.loader.exec_module
 
             def exec_module(module: ModuleType) -> None:
                 with ExitStack() as stack:
-                    for context in self.contexts:
+                    for context in contexts:
                         stack.enter_context(context())
                     execute(module)
 
