@@ -64,10 +64,10 @@ ARROWS = {
     "_startup_log": "_import_hooks",
     "_deferred_imports": "_import_hooks",
     "_garbage_collection": "_import_hooks",
-    "_import_hooks": "",
     "_core": "",
     "": "_keras_classes",
     "_keras_classes": "_import_hooks",
+    "_import_hooks": "",
 }
 
 # Module-level __getattr__ makes an import that this test cannot see, and can hide a cycle.
