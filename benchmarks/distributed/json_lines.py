@@ -12,7 +12,7 @@ import traceback
 from collections.abc import Callable
 from typing import Any
 
-from twml_ops.cli.errors import one_line
+from twml_ops.cli.errors import message_of
 
 
 def serve(handle: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
@@ -27,7 +27,7 @@ def serve(handle: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
             send(handle(json.loads(line)))
         except Exception as e:
             traceback.print_exc()
-            send({"error": f"{type(e).__name__}: {one_line(ValueError(str(e)))}"})
+            send({"error": f"{type(e).__name__}: {message_of(ValueError(str(e)))}"})
 
 
 def _open_answer_channel() -> Callable[[dict[str, Any]], None]:

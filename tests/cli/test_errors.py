@@ -3,7 +3,7 @@
 import pytest
 import tensorflow as tf
 
-from twml_ops.cli.errors import one_line, report
+from twml_ops.cli.errors import message_of, report
 from twml_ops.training.errors import UserError
 
 GRAPH = """Graph execution error:
@@ -37,11 +37,11 @@ READER = (
     ],
 )
 def test_line(error, line):
-    assert one_line(error) == line
+    assert message_of(error) == line
 
 
 def test_an_unexpected_exception_is_reported_as_an_internal_error():
-    assert one_line(KeyError("k")).startswith("internal error")
+    assert message_of(KeyError("k")).startswith("internal error")
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from tests.pairwise import pairwise
 from twml_ops import export, layers, optimizers
 from twml_ops.checkpoint import CheckpointManager, TablePolicy, variables_of
 from twml_ops.core import Scorer
-from twml_ops.export.scorer_layout import difference, layout_of
+from twml_ops.export.scorer_layout import difference, layout_digests
 
 N, UNITS = 20_000, 16  # 1.28 MB
 PROBE = np.arange(0, N, 7)
@@ -197,7 +197,7 @@ def test_a_layout_has_a_digest_of_all_that_is_not_trained(op, array, part):
 
     def layout(value, program=program):
         made = np.full(3, value, np.float32)
-        return layout_of(program, {"a.npy": (made.dtype.str, made.shape)}, {"a.npy": made})
+        return layout_digests(program, {"a.npy": (made.dtype.str, made.shape)}, {"a.npy": made})
 
     assert difference(layout(1), layout(1)) is None
     assert difference(layout(1), layout(2)) == part

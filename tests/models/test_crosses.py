@@ -8,7 +8,7 @@ from twml_ops import _keras, core, export, models
 from twml_ops.data import Schema
 from twml_ops.layers import CountStatistics, TargetStatistics
 from twml_ops.models import choose_crosses
-from twml_ops.models._crosses import names_of, positions_of
+from twml_ops.models._crosses import cross_names, cross_positions
 
 SCHEMA = Schema(("a",), ("c", "d", "e"), 0, "x")
 ROWS, VALUES = 3000, 15
@@ -51,7 +51,7 @@ def test_crosses_that_gain_are_chosen_by_default(model):
 
 
 def test_named_crosses_have_the_same_statistics_as_chosen_ones(model):
-    crosses = names_of(statistics_of(model)[0].crosses, SCHEMA)
+    crosses = cross_names(statistics_of(model)[0].crosses, SCHEMA)
     assert crosses[0] == "c*e"
     again = models.dcn(SCHEMA, examples()[1], crosses=crosses, **OPTIONS)
     for one, other in zip(statistics_of(model), statistics_of(again), strict=True):
@@ -89,7 +89,7 @@ def test_several_labels_share_their_crosses():
 @pytest.mark.parametrize("cross", ["c", "c*c", "c*f", ""])
 def test_a_cross_of_other_features_is_an_error(cross):
     with pytest.raises(ValueError, match="the features are c, d, e"):
-        positions_of([cross], SCHEMA)
+        cross_positions([cross], SCHEMA)
 
 
 def test_files_clones_and_exports_have_the_crosses(model, tmp_path):

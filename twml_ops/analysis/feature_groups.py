@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from twml_ops.data import Schema, Source
 from twml_ops.data.block import Block, Categories
-from twml_ops.data.layouts import LayoutName, bag_name, layout_of
+from twml_ops.data.layouts import LayoutName, bag_name, named_layout
 
 Array = npt.NDArray[Any]
 Features = dict[str, Any]  # name → tf.RaggedTensor, or tf.Tensor in the layout "fields"
@@ -76,7 +76,7 @@ def sample_of_block(block: Block, schema: Schema, layout: LayoutName = "ragged")
     Returns:
         All examples of the block.
     """
-    form = layout_of(schema, layout)
+    form = named_layout(schema, layout)
     features, *_ = form.finish(*tf.nest.map_structure(tf.constant, form.arrays(block)))
     categories = block.groups.get("categorical")
     columns = categories.columns if isinstance(categories, Categories) else np.zeros(0, np.int64)

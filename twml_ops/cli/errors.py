@@ -77,7 +77,7 @@ def report(error: BaseException) -> NoReturn:
         raise SystemExit(FAILED)  # the reader of a pipe has ended: no message, as usual
     else:
         usage = hasattr(error, "format_message")  # errors of Typer, which may use a vendored Click
-        code, line = USAGE if usage else FAILED, one_line(error)
+        code, line = USAGE if usage else FAILED, message_of(error)
     if sys.stderr is not None:  # it is closed
         with contextlib.suppress(OSError):
             print(f"twml-ops: {line}", file=sys.stderr, flush=True)
@@ -93,7 +93,7 @@ def _is_interrupt(error: BaseException | None) -> bool:
     return False
 
 
-def one_line(error: BaseException) -> str:
+def message_of(error: BaseException) -> str:
     """The message of an error without stack, op names or line breaks."""
     if isinstance(error, UserError):
         return " ".join(str(error).split())

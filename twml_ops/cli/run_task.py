@@ -8,7 +8,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from twml_ops.cli.errors import one_line
+from twml_ops.cli.errors import message_of
 from twml_ops.cli.options import command_line
 from twml_ops.training.config import NO_CHECKPOINTS, CheckpointOptions, RunConfig
 from twml_ops.training.errors import RunInterrupted
@@ -150,7 +150,7 @@ def _train_rank(
     except Exception as e:
         if group.size == 1:
             raise
-        group.leave(one_line(e))
+        group.leave(message_of(e))
 
 
 def _train_to(

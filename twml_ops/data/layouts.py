@@ -165,7 +165,7 @@ def bag_name(column: str) -> str:
     return f"bag_{column}"
 
 
-def layout_of(schema: Schema, name: LayoutName) -> Layout:
+def named_layout(schema: Schema, name: LayoutName) -> Layout:
     """The layout called `name`.
 
     Raises:

@@ -13,7 +13,7 @@ from twml_ops.data import batches, order
 from twml_ops.data.block import Block
 from twml_ops.data.errors import DataError
 from twml_ops.data.infer import Finding
-from twml_ops.data.layouts import LayoutName, layout_of
+from twml_ops.data.layouts import LayoutName, named_layout
 from twml_ops.data.order import UnitOfPiece
 from twml_ops.data.position import InputPosition
 from twml_ops.data.row_keys import KeyedPiece
@@ -336,7 +336,7 @@ class Source(ABC):
 
         return batches.dataset(
             blocks,
-            layout_of(self.schema, layout),
+            named_layout(self.schema, layout),
             batch_size,
             drop_remainder=drop_remainder,
             num_examples=None if begin.examples else self._num_examples,

@@ -14,7 +14,7 @@ from twml_ops.data import LayoutName, Schema
 from twml_ops.data.layouts import bag_name
 from twml_ops.data.schema import SPARSE_IDS, SPARSE_VALUES
 from twml_ops.export.example_lists import ExampleLists, at_most_one, same_lengths
-from twml_ops.export.time_columns import time_texts
+from twml_ops.export.time_columns import time_categories
 from twml_ops.layers import StringHash
 
 _SPELLINGS = (
@@ -187,7 +187,7 @@ class RawColumns:
         for column, unit in self._schema.times.items():
             made = (self._schema.time_feature(name) for name in self._schema.fields)
             parts = [part for of, part in filter(None, made) if of == column]
-            texts = time_texts(column, tensors[column], unit, parts)
+            texts = time_categories(column, tensors[column], unit, parts)
             found |= {f"{column}.{part}": text for part, text in texts.items()}
         return found
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from twml_ops._publish import sync, write_file
 from twml_ops._scorer import FORMAT, FORMAT_WITH_BASE, FORMAT_WITH_OUTPUTS, PROGRAM_FILE
 from twml_ops.export.array_files import bytes_of, save_array
-from twml_ops.export.scorer_layout import difference, layout_of
+from twml_ops.export.scorer_layout import difference, layout_digests
 
 _LEAST_BYTES = 1 << 20  # smaller arrays are always written as a whole
 _LARGEST_SHARE = 0.25  # of the rows of an array; more of them are written as the whole array
@@ -78,7 +78,7 @@ def write_scorer(
     """Writes a scorer. The program is written last: without it the folder is not complete.
 
     With a base, large arrays are written as changed rows if the two have the same layout (see
-    `layout_of`).
+    `layout_digests`).
 
     Args:
         folder: where to write; it is created.
@@ -96,7 +96,7 @@ def write_scorer(
         ValueError: `base` is in another parent folder, is `folder`, or has no fingerprint; or there
             are changed rows of an array that `base` does not have.
     """
-    layout = layout_of(program, {f: (a.dtype.str, a.shape) for f, a in files.items()}, files)
+    layout = layout_digests(program, {f: (a.dtype.str, a.shape) for f, a in files.items()}, files)
     text = {"format": _format(program, False), **program, "layout": layout}
     earlier = None if base is None else EarlierScorer(Path(base), folder)
     reason = "there is no earlier version" if earlier is None else earlier.differs(layout)

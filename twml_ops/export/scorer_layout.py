@@ -38,7 +38,7 @@ _PART_OF_STEP = {
 }
 
 
-def layout_of(
+def layout_digests(
     program: Mapping[str, Any], arrays: Mapping[str, tuple[str, tuple[int, ...]]], files: Any
 ) -> dict[str, str]:
     """Digests of everything but trained weights and statistics.

@@ -19,7 +19,7 @@ _GROUPS = 8  # of `TIME`: year, month, day, hour, minute, second, half and zone
 _NO_DATE = "1970,1,1,,,,,"
 
 
-def time_texts(
+def time_categories(
     name: str, texts: tf.Tensor, unit: str, parts: Sequence[str]
 ) -> dict[str, tf.Tensor]:
     """The categories of the features of a column.

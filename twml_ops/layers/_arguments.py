@@ -28,7 +28,7 @@ def check_positive_integer(name: str, got: Any) -> int:
     return int(got)
 
 
-def check_bits(name: str, got: Any) -> int:
+def check_id_bits(name: str, got: Any) -> int:
     """Checks the number of bits of an id space, 1 to 62, and converts it to int."""
     if isinstance(got, bool) or not isinstance(got, (int, np.integer)) or not 1 <= got <= 62:
         raise ValueError(f"{name} must be an integer in [1, 62], got {got!r}")

@@ -10,7 +10,7 @@ import tensorflow as tf
 from twml_ops import ops
 from twml_ops._batch import SparseBatch
 from twml_ops._keras import serializable
-from twml_ops.layers._arguments import check_bits
+from twml_ops.layers._arguments import check_id_bits
 from twml_ops.layers._discretizer import Discretizer
 from twml_ops.placement.device import StatePlacement
 
@@ -65,7 +65,7 @@ class HashingDiscretizer(Discretizer):
         super().__init__(
             num_bins, side, missing, unknown, epsilon, keep_sketch, keep_inputs, placement, **kwargs
         )
-        self.output_bits = check_bits("output_bits", output_bits)
+        self.output_bits = check_id_bits("output_bits", output_bits)
 
     def _id_space(self, features: int, boundaries: int) -> int:
         del features, boundaries

@@ -10,7 +10,7 @@ import tensorflow as tf
 from twml_ops import ops
 from twml_ops._batch import SparseBatch
 from twml_ops._keras import serializable
-from twml_ops.layers._arguments import check_bits
+from twml_ops.layers._arguments import check_id_bits
 from twml_ops.layers._discretizer import Discretizer
 from twml_ops.placement.device import StatePlacement
 
@@ -71,7 +71,7 @@ class PercentileDiscretizer(Discretizer):
         super().__init__(
             num_bins, side, missing, unknown, epsilon, keep_sketch, keep_inputs, placement, **kwargs
         )
-        self.pass_through_bits = check_bits("pass_through_bits", pass_through_bits)
+        self.pass_through_bits = check_id_bits("pass_through_bits", pass_through_bits)
 
     def _id_space(self, features: int, boundaries: int) -> int:
         buckets = boundaries + features * (2 if self.missing == "bucket" else 1)

@@ -44,7 +44,7 @@ def choose_crosses(
         for features, labels, *weights in batches:
             sample.update(features, *columns_of(labels, weights, schema.labels))
         parts.append(sample)
-    return names_of(parts[0].crosses(parts[1]), schema)
+    return cross_names(parts[0].crosses(parts[1]), schema)
 
 
 class CrossExamples:
@@ -110,12 +110,12 @@ class CrossExamples:
         return list(found)[:_MAX_CROSSES]
 
 
-def names_of(crosses: Sequence[Sequence[int]], schema: Schema) -> list[str]:
+def cross_names(crosses: Sequence[Sequence[int]], schema: Schema) -> list[str]:
     """Crosses of positions of fields as `dcn` takes them."""
     return [_SEPARATOR.join(schema.fields[f] for f in cross) for cross in crosses]
 
 
-def positions_of(crosses: Sequence[str], schema: Schema) -> list[tuple[int, ...]]:
+def cross_positions(crosses: Sequence[str], schema: Schema) -> list[tuple[int, ...]]:
     """Crosses that `dcn` takes as positions of fields.
 
     Raises:

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from twml_ops.data import Schema
 from twml_ops.layers import CategoryCounts, CountStatistics, TargetStatistics
-from twml_ops.models._crosses import ROW_KEYS, Array, CrossExamples, positions_of
+from twml_ops.models._crosses import ROW_KEYS, Array, CrossExamples, cross_positions
 from twml_ops.models._labels import columns_of
 
 
@@ -82,7 +82,7 @@ class FieldStatistics:
 
     Args:
         schema: the features and labels, with at least one categorical field.
-        crosses: names of the fields of each cross, see `positions_of`; None: they are chosen.
+        crosses: names of the fields of each cross, see `cross_positions`; None: they are chosen.
 
     Raises:
         ValueError: a cross names other features.
@@ -90,7 +90,7 @@ class FieldStatistics:
 
     def __init__(self, schema: Schema, crosses: Sequence[str] | None) -> None:
         self._schema = schema
-        self._crosses = positions_of(crosses or (), schema)
+        self._crosses = cross_positions(crosses or (), schema)
         self._sample = CrossExamples(schema) if crosses is None else None
         self._counts = self._new_counts()
 

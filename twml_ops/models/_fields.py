@@ -57,7 +57,7 @@ class Fields:
         statistics: whether `numbers` has the out-of-fold target and count statistics of the
             categorical fields.
         crosses: crosses of these fields that have statistics as well, see
-            `_crosses.positions_of`; None: they are chosen.
+            `_crosses.cross_positions`; None: they are chosen.
         learned_hash: file of `save_hash`, whose rows the categories get; None: the frequent ones
             get one each.
 

@@ -140,7 +140,7 @@ class EarlyStopping(tf.keras.callbacks.Callback):
         if loss < self.best_loss:
             self.best_epoch, self.best_loss = epoch + 1, loss
             self._weights = None  # before the next copy is made
-            self._weights = copy_weights(self.model) if self._restore else None
+            self._weights = copied_weights(self.model) if self._restore else None
         elif epoch + 1 - self.best_epoch >= self._patience:
             self.model.stop_training = True
 
@@ -172,7 +172,7 @@ class EarlyStopping(tf.keras.callbacks.Callback):
             self._weights = None
 
 
-def copy_weights(model: tf.keras.Model) -> list[np.ndarray]:
+def copied_weights(model: tf.keras.Model) -> list[np.ndarray]:
     """The weights of a model. Weights of tables whose rows are in files are in a file as well.
 
     That file is beside the files of the tables, has no name, and is removed with the array.
@@ -191,7 +191,7 @@ def restore_weights(model: tf.keras.Model, weights: Sequence[np.ndarray]) -> Non
 
     Args:
         model: the model.
-        weights: what `copy_weights` has returned.
+        weights: what `copied_weights` has returned.
     """
     for variable, value in zip(model.weights, weights, strict=True):
         placement.placement_of(variable).assign(variable, value)

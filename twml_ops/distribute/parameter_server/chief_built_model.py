@@ -22,7 +22,7 @@ from twml_ops._keras import clone_model
 from twml_ops.distribute.parameter_server.cluster import Cluster, ClusterError
 from twml_ops.distribute.parameter_server.failures import run_with_timeout
 from twml_ops.distribute.parameter_server.placement import ParameterServerPlacement
-from twml_ops.distribute.parameter_server.tables import copy_weights
+from twml_ops.distribute.parameter_server.tables import copy_model_weights
 
 _HEARTBEATS = 10  # written by the chief during the `timeout` of the other processes
 
@@ -82,7 +82,7 @@ class ChiefBuiltModel:
             An uncompiled Keras model.
         """
         clone = clone_model(self._model)
-        copy_weights(self._model, clone)
+        copy_model_weights(self._model, clone)
         return clone
 
     @property

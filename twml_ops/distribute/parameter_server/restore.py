@@ -40,7 +40,7 @@ from twml_ops.distribute.parameter_server.tables import (
     RemoteTable,
     RemoteVariable,
     concat_shards,
-    copy_weights,
+    copy_model_weights,
 )
 from twml_ops.ops._tape import tf_variable
 
@@ -317,7 +317,7 @@ def iter_checkpoints(
             if (newest.folder / MANIFEST).exists():
                 warnings.warn(f"{e}; the next checkpoint is waited for", RuntimeWarning, 2)
             continue  # or the chief has removed the checkpoint, since there is a newer one
-        copy_weights(without_tables, model, tables)
+        copy_model_weights(without_tables, model, tables)
         yield newest.manifest.step, model
         if until is not None and newest.manifest.step >= until:
             return

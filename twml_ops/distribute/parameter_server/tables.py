@@ -2,7 +2,7 @@
 
 A `RemoteVariable` is one variable on one server, which all processes share by its name. A
 `RemoteTable` is a table of which each server has a shard, one `RemoteVariable`. A layer has it in
-place of its kernel. `copy_weights` copies a model with tables on servers to an ordinary one, and
+place of its kernel. `copy_model_weights` copies a model with tables on servers to an ordinary one, and
 the reverse.
 """
 
@@ -263,7 +263,9 @@ def concat_shards(shards: Sequence[Any], by_row: bool, num_rows: int) -> tf.Tens
     return tf.gather(whole, tf.math.invert_permutation(order))
 
 
-def copy_weights(source: Any, target: Any, tables: Mapping[str, tf.Tensor] | None = None) -> None:
+def copy_model_weights(
+    source: Any, target: Any, tables: Mapping[str, tf.Tensor] | None = None
+) -> None:
     """Copies all weights and states of the layers of `source` to the layers of `target`.
 
     A table of `source` that is on servers is fetched. A table of `source` may also have no values

@@ -34,7 +34,7 @@ from twml_ops.distribute.parameter_server.placement import ParameterServerPlacem
 from twml_ops.distribute.parameter_server.state import RunState, component_optimizers
 from twml_ops.distribute.parameter_server.step import StepGraph
 from twml_ops.distribute.parameter_server.synchronous_workers import OTHER_STEP, GradientQueues
-from twml_ops.distribute.parameter_server.tables import copy_weights
+from twml_ops.distribute.parameter_server.tables import copy_model_weights
 from twml_ops.distribute.parameter_server.updates import check_optimizer
 from twml_ops.ops._library import require_native
 from twml_ops.planning import ClusterResources
@@ -347,7 +347,7 @@ class HybridTrainer:
         """
         model = self._builder()
         self._call("reading dense weights", self._graph.pull)
-        self._call("reading tables", copy_weights, self.model, model)
+        self._call("reading tables", copy_model_weights, self.model, model)
         if path is not None:
             model.save(str(Path(path)))
         return model
