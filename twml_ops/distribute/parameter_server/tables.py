@@ -2,8 +2,8 @@
 
 A `RemoteVariable` is one variable on one server, which all processes share by its name. A
 `RemoteTable` is a table of which each server has a shard, one `RemoteVariable`. A layer has it in
-place of its kernel. `copy_model_weights` copies a model with tables on servers to an ordinary one, and
-the reverse.
+place of its kernel. `copy_model_weights` copies a model with tables on servers to an ordinary one,
+and the reverse.
 """
 
 from __future__ import annotations
