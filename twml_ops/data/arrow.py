@@ -1,7 +1,7 @@
 """Arrow columns as examples: what readers of Parquet files and of tables in memory share.
 
-A table in memory is read as the Parquet file that pyarrow or pandas write of it: it has the same
-columns, the same examples in the same order, and pieces where the file has row groups.
+A table in memory gives the same columns, examples and order as the Parquet file that pyarrow or
+pandas would write from it. Its pieces correspond to the row groups of that file.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class ArrowSource(Source):
         types: Callable[[], pa.Schema],
         look: Callable[[pa.Schema], dict[str, Finding]],
     ) -> Schema:
-        """The given schema, or that of what the columns look like, with `typed`.
+        """The given schema, or one made from what the columns look like, with `typed` filled in.
 
         Args:
             schema: the uses of the columns; None: by their types.
@@ -117,7 +117,7 @@ def finding_of(
     is_dictionary: bool = False,
     may_be_numbers: bool = False,
 ) -> Finding:
-    """What a column is.
+    """What a column without a schema is taken for.
 
     Args:
         name: of the column.
@@ -142,7 +142,7 @@ def finding_of(
 
 
 def _empty(kind: pa.DataType) -> Finding:
-    """What a column without any value at the beginning is: by its type."""
+    """What a column is whose first rows have no value: its type alone decides."""
     if kind == pa.null():
         return NOTHING
     return Finding("categorical", f"the type {kind}, without a value", 0, 1.0, by_type=True)
@@ -207,7 +207,7 @@ def _batch(rows: pa.Table) -> pa.RecordBatch:
 
 
 def _look(table: pa.Table, columns: pa.Schema) -> dict[str, Finding]:
-    """What the first rows of a table, and the limits of its integers, say of its columns."""
+    """What the columns of a table are, by its first rows and the limits of its integers."""
     rows = _batch(table.slice(0, BATCH_ROWS))
 
     def limits(name: str) -> Iterator[int]:

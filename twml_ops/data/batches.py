@@ -1,7 +1,7 @@
-"""The common batcher: blocks of any size in, `tf.data` batches out.
+"""Turns blocks of any size into `tf.data` batches, for all readers.
 
-NumPy cuts the batches, one call a batch, and a graph gives them the form of a layout. That is
-cheaper than cutting larger pieces in TensorFlow, as a batch stays in the cache.
+NumPy cuts one batch in each call, and a TensorFlow graph brings it into the form of a layout. This
+is cheaper than cutting larger pieces in TensorFlow, since a batch stays in the CPU cache.
 """
 
 from __future__ import annotations
@@ -29,12 +29,13 @@ def dataset(
     """Batches `(features, labels)` as `Source.dataset` describes them.
 
     Args:
-        blocks: starts the n-th pass over the examples, n from 0.
+        blocks: function that starts pass n over the examples, where n begins with 0.
         layout: the form of the features.
         batch_size: examples in a batch, B.
         drop_remainder: leave out a last short batch.
-        num_examples: in each pass; if known, the dataset knows its length.
-        repeat: each iteration has all passes, one after the other, without end.
+        num_examples: number of examples of a pass, which gives the dataset its length; None: both
+            are unknown.
+        repeat: whether each iteration goes through the passes one after the other, without end.
     """
     passes = itertools.count()
 

@@ -1,4 +1,4 @@
-"""A schema of what columns look like and of what the user says of them, which comes first."""
+"""Makes a schema from what the user says about columns and, for the others, from how they look."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from twml_ops.data.schema import DEFAULT_LABELS, SPARSE_IDS, TIME_PARTS, Schema
 
 @dataclass(frozen=True)
 class ColumnUses:
-    """What the user says of columns; the others are what they look like.
+    """What the user says about columns. All other columns are taken for what they look like.
 
     Attributes:
         labels: names of the label columns; (): `label`.
@@ -25,8 +25,8 @@ class ColumnUses:
         categorical: columns of categories.
         numeric: columns of numbers.
         drop: columns that are not used.
-        time_features: what is made of times: `hour`, say, of the time of the examples, or
-            `COLUMN.hour` of another column; one of `TIME_PARTS`.
+        time_features: categories to make from times: a part of `TIME_PARTS`, such as `hour`, of the
+            time of the examples, or `COLUMN.hour` of another column.
     """
 
     labels: tuple[str, ...] = ()
@@ -47,7 +47,7 @@ _MAX_MISSING = 0.5  # times of fewer rows, say of the positives only, order no e
 def schema_of(
     findings: Mapping[str, Finding], uses: ColumnUses, path: str
 ) -> tuple[Schema, dict[str, Finding]]:
-    """The schema of columns, and what each is in it; `sparse_dim` is -1 if there is `ids`.
+    """Makes a schema, and says what each column is in it. With `ids`, `sparse_dim` is -1 (unknown).
 
     Args:
         findings: column → what it looks like.
@@ -176,7 +176,7 @@ def _check_times(uses: ColumnUses, columns: Iterable[str], path: str) -> None:
 
 
 def _check_uses(found: Mapping[str, Finding], uses: ColumnUses, path: str) -> None:
-    """Each column that the user names is there, and has one use."""
+    """Checks that each column that the user names exists and has one use."""
     options = {
         "label": uses.labels,
         "time": (uses.time,),
@@ -200,7 +200,7 @@ def _check_uses(found: Mapping[str, Finding], uses: ColumnUses, path: str) -> No
 
 
 def _label_hint(found: Mapping[str, Finding]) -> str:
-    """Which columns could be the label."""
+    """The part of an error message that names the columns that could be the label."""
     two = [
         n for n, f in found.items() if f.distinct == 2 and f.kind in ("continuous", "categorical")
     ]
@@ -213,7 +213,7 @@ def _label_hint(found: Mapping[str, Finding]) -> str:
 
 
 def _chosen(finding: Finding, kind: str) -> Finding:
-    """What a column is that the user has said something of."""
+    """What a column is about which the user has said something."""
     why = {"label": "the label", "dropped": BY_OPTION}.get(kind, "by an option")
     if kind == "label" and finding.distinct not in (0, 2):
         why += f", which must have two values, not {finding.distinct:,}"
@@ -276,7 +276,7 @@ _KINDS = {
 
 
 def _other_line(name: str, finding: Finding) -> str:
-    """The line of a schema file with which a column is something else."""
+    """The line of a schema file that makes a column something else."""
     if finding.is_time:
         unit = f", unit: {finding.unit}" if finding.unit else ""
         return f"`- {{kind: time, name: {name}, features: [hour]{unit}}}`"

@@ -1,4 +1,4 @@
-"""Named columns and a schema to blocks: what the readers of Parquet, CSV and TFRecord share."""
+"""Makes blocks from named columns and a schema, for the readers of Parquet, CSV and TFRecord."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ Where = Callable[[int], str]
 
 
 class Columns(ABC):
-    """Columns of consecutive rows, each asked for as what a schema says that it is.
+    """Columns of consecutive rows. There is a method for each use that a schema can give a column.
 
     The methods raise `DataError` where a column is not there or cannot be read that way.
     """
@@ -164,7 +164,7 @@ def time_ids(name: str, made: tuple[str, str], texts: pa.Array, unit: str, where
 
 
 def _unit_hint(got: str | bytes) -> str:
-    """What to do where a number has no unit."""
+    """The advice in the error of a time that is a number without a unit."""
     if not str(got.decode() if isinstance(got, bytes) else got).strip("+-. 0123456789"):
         return f"; a schema says what numbers are: `unit: {'`, `'.join(TIME_UNITS)}`"
     return ""
@@ -227,7 +227,7 @@ class ArrowColumns(Columns):
     Args:
         batch: the rows.
         where: gives file and position of a row, for messages.
-        separators: column of texts that are lists → what is between their parts.
+        separators: column → the character that separates the parts, where texts are lists.
     """
 
     def __init__(

@@ -1,7 +1,7 @@
 """`criteo:PATH`: the Criteo display-ads format.
 
 A line is 40 TAB-separated columns: label 0 or 1, 13 integers I1..I13, 26 categories C1..C26;
-empty = missing.
+an empty column is a missing value.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class CriteoSource(TextSource):
 
     @property
     def in_order_of_time(self) -> bool:
-        """True: so are the published files (Criteo Display Advertising Challenge, 2014)."""
+        """True, as in the published files (Criteo Display Advertising Challenge, 2014)."""
         return True
 
     def _count_rows(self, chunk: Chunk) -> int:

@@ -163,7 +163,7 @@ class CsvSource(Source):
                 raise DataError(f"{rows.where(0)} or after: {one_line(e)}") from e
 
     def _look(self, rest: CsvRows) -> dict[str, Finding]:
-        """What the beginning of a file says of the columns, and the rest where they are empty."""
+        """What columns are, by the beginning of a file, or by later rows where that is empty."""
         if not rest.text:
             raise DataError(f"{rest.path}: there are no lines after the header")
         check_utf8(rest)
@@ -182,7 +182,7 @@ class CsvSource(Source):
         return {name: found.get(name, NOTHING) for name in self._header}
 
     def _has_text(self, rest: CsvRows, name: str | None) -> bool:
-        """Whether a column has something else than numbers at the beginning of a file."""
+        """Whether a column has values other than numbers at the beginning of a file."""
         if name not in self._header or not rest.text:
             return False
         texts = self._texts(rest, [str(name)])[name].combine_chunks()
@@ -418,7 +418,7 @@ class _CsvColumns(ArrowColumns):
 
 
 def _with_points(texts: pa.Array) -> pa.Array:
-    """Texts in which numbers with a decimal comma have a point, as R and Excel write with `;`."""
+    """The texts with a decimal point for a decimal comma, which R and Excel write beside `;`."""
     thousands = pc.match_substring_regex(texts, r"^[^0-9]*[0-9]{1,3}(\.[0-9]{3})+,[0-9]+[^0-9]*$")
     texts = pc.if_else(thousands, pc.replace_substring(texts, ".", ""), texts)
     number = "^([-+]?[$€£¥]? ?[-+]?[0-9]+),([0-9]+)( ?[$€£¥%]?)$"
@@ -439,7 +439,7 @@ _FIRST_LINE = re.compile(rb"\s*(\S[^\n]*)")  # that is not blank
 
 
 def _delimiter(file: File) -> str:
-    """A TAB in .tsv files; else what is in the header: a comma, or a character in its place."""
+    """A TAB in .tsv files; otherwise the delimiter of the header, by default a comma."""
     if file.path.removesuffix(".gz").endswith(".tsv"):
         return "\t"
     headers = (_FIRST_LINE.match(chunk.text) for chunk in read_chunks(file))

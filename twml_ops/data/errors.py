@@ -1,4 +1,4 @@
-"""The exception and the warning of the readers: one clear line."""
+"""The exception and the warning of the readers. Their messages are one line."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import resource
 
 
 class DataError(ValueError):
-    """Data that cannot be read as what it was said to be."""
+    """The data do not have the format, or the columns, that were asked for."""
 
 
 class DataWarning(UserWarning):
@@ -26,7 +26,7 @@ def quote(raw: bytes | str, limit: int = 40) -> str:
 
 
 def cannot_read(path: str, error: Exception, otherwise: str = "cannot be read") -> DataError:
-    """The error of a file that cannot be opened or read; `otherwise`: what is probably wrong."""
+    """The error of a file that cannot be read; `otherwise` says what is probably wrong with it."""
     if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
         limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         otherwise = f"the process has too many open files, at most {limit} (`ulimit -n`)"

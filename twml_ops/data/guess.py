@@ -1,4 +1,4 @@
-"""What texts stand for: numbers, labels, times and lists; and which integers a float32 keeps."""
+"""Reads texts as numbers, labels, times and lists, and finds integers that float32 would round."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ _TYPED = r"^([-+]?(0|[1-9][0-9]*)(\.0*)?|True|TRUE|true|False|FALSE|false)$"
 
 
 def is_exact(numbers: np.ndarray) -> np.ndarray:
-    """Whether a float32 keeps each integer, or float without a fraction; True for other floats."""
+    """Whether float32 represents each whole number exactly; True for numbers with a fraction."""
     if numbers.dtype.kind in "iu":
         rounded = numbers.astype(np.float32)
         fits = np.abs(rounded) < 2.0 ** (63 + (numbers.dtype.kind == "u"))
@@ -60,7 +60,7 @@ def is_exact(numbers: np.ndarray) -> np.ndarray:
 
 
 def first_rounded(numbers: pa.Array) -> int | None:
-    """The first row whose integer, or float or decimal without a fraction, a float32 rounds."""
+    """The first row with a whole number that float32 rounds; None if there is none."""
     if numbers.null_count == len(numbers):
         return None
     if pa.types.is_integer(numbers.type):
@@ -84,7 +84,7 @@ def _without_halves(numbers: pa.Array) -> pa.Array:
 
 
 def as_array(numbers: pa.Array) -> np.ndarray:
-    """The numbers for NumPy, which has no decimals."""
+    """The numbers as a NumPy array; decimals, which NumPy does not have, as floats."""
     if pa.types.is_decimal(numbers.type):
         numbers = numbers.cast(pa.float64())
     return np.asarray(_without_halves(numbers).to_numpy(zero_copy_only=False))
@@ -242,7 +242,7 @@ def without_nulls(texts: pa.Array) -> pa.Array:
 
 
 def say(message: str, names: Iterable[str], kind: str = "categorical") -> None:
-    """Warns, and says which lines of a schema give columns another kind."""
+    """Warns, and quotes the lines of a schema file that would give the columns another kind."""
     lines = ", ".join(f"`- {{kind: {kind}, name: {name}}}`" for name in names)
     warnings.warn(
         f"{message}; `twml-ops schema` writes a file for `train --schema` in which another kind is "

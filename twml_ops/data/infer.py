@@ -1,8 +1,9 @@
 """What a column without a schema is, by its type, name and values.
 
 `look_at` says what a column is and why, from a sample of its values. Ids never become numbers:
-integers are categories if a float32 would lose what tells them apart, if their names say so, or if
-they repeat as numbers hardly do. `column_uses.py` makes a schema of what was found.
+integers are categories if float32 would make some of them equal, if the name of the column says
+so, or if they repeat in a way that is rare for quantities. `column_uses.py` makes a schema of what
+was found.
 """
 
 from __future__ import annotations
@@ -77,14 +78,14 @@ class Finding(NamedTuple):
         why: the reason, in words.
         distinct: how many different values the sample has.
         missing: the share of rows of the sample without a value.
-        sure: False: it may well be something else.
+        sure: whether the guess is reliable; False: it may well be something else.
         by_type: whether the type alone, or the user, says what it is.
         typed: whether all values are integers or bools.
         separator: of a bag in texts: what is between two categories.
         in_order: whether the values of the sample are in order; for times.
         unit: what the values may be as times, if they are numbers: one of `TIME_UNITS`, or None.
         is_time: whether the values are times that the schema does not use.
-        day_first: whether `31/1/2024` is among them, and nothing like `1/31/2024`.
+        day_first: whether some values have the day first, as `31/1/2024`, and none has it second.
     """
 
     kind: str
@@ -105,7 +106,7 @@ NOTHING = Finding("dropped", "all of its fields are empty or null", 0, 1.0)
 
 
 def look_at(name: str, column: pa.Array, *, may_be_numbers: bool = False) -> Finding | None:
-    """What a column is; None if it has no values and its type says nothing.
+    """Guesses what a column is; None if it has no values and its type does not decide.
 
     Args:
         name: of the column.
@@ -227,7 +228,7 @@ def _of_texts(name: str, column: pa.Array, may_be_numbers: bool) -> Finding | No
 
 
 def _of_times(texts: pa.Array, values: pa.Array) -> Finding:
-    """What texts are that have the form of dates."""
+    """What a column of texts in the form of dates is."""
     distinct, (first, second) = len(values), numbers_of_slashes(values)
     slashes, day_first = ~np.isnan(first), bool((first > 12).any() and not (second > 12).any())
     times, good = times_of_texts(texts, day_first)
@@ -246,7 +247,7 @@ def _of_times(texts: pa.Array, values: pa.Array) -> Finding:
 def _of_number_texts(
     name: str, texts: pa.Array, values: pa.Array, repeats: np.ndarray, holes: bool
 ) -> Finding:
-    """What texts are all of which are numbers; `holes`: some are missing."""
+    """What a column of texts that are all numbers is; `holes`: whether some are missing."""
     distinct = len(values)
     whole = pc.all(pc.match_substring_regex(values, WHOLE)).as_py()
     time = _epoch(name, values, texts)
@@ -273,7 +274,7 @@ def _of_number_texts(
 
 
 def _of_numbers(name: str, column: pa.Array) -> Finding:
-    """What numbers are."""
+    """What a column of numbers is."""
     there = column.drop_null()
     integers, holes = pa.types.is_integer(there.type), False
     array = as_array(there)
@@ -310,7 +311,7 @@ def _of_whole(
     lossy: str | None,
     increasing: bool,
 ) -> Finding:
-    """What numbers without fractions are: numbers or ids.
+    """Whether numbers without fractions are quantities or ids.
 
     Args:
         name: of the column.
@@ -374,7 +375,7 @@ def _neighbours_are_alike(repeats: np.ndarray) -> float:
 
 
 def _epoch(name: str, values: pa.Array, texts: pa.Array) -> Finding | None:
-    """What texts are that may be numbers since 1970, or days such as 20240131."""
+    """What a column of texts is that may be times since 1970, or days such as 20240131."""
     if not pc.all(pc.match_substring_regex(values, NUMBER)).as_py():
         return None
     rows = without_nulls(texts)
@@ -383,7 +384,7 @@ def _epoch(name: str, values: pa.Array, texts: pa.Array) -> Finding | None:
 
 
 def _epoch_numbers(name: str, values: np.ndarray, rows: np.ndarray) -> Finding | None:
-    """The same of numbers."""
+    """`_epoch` for a column of numbers."""
     unit, named = _unit(values), is_time(name)
     in_order = bool((rows[1:] >= rows[:-1]).all())
     if unit == DAYS:
@@ -400,7 +401,7 @@ def _epoch_numbers(name: str, values: np.ndarray, rows: np.ndarray) -> Finding |
 
 
 def _unit(values: np.ndarray) -> str | None:
-    """The unit with which numbers, in order, are times of our days."""
+    """The unit with which ascending numbers are times of recent decades; None if there is none."""
     low, high = float(values[0]), float(values[-1])
     for unit, factor in _EPOCHS.items():
         if _SECONDS[0] * factor <= low and high < _SECONDS[1] * factor:
@@ -409,7 +410,7 @@ def _unit(values: np.ndarray) -> str | None:
 
 
 def _are_days(values: np.ndarray, clock: int) -> bool:
-    """Whether numbers, in order, are dates as YYYYMMDD with the digits of a clock behind them."""
+    """Whether ascending numbers are dates as YYYYMMDD, possibly followed by digits of a time."""
     if float(values[0]) < 19_000_101 * clock or float(values[-1]) >= 21_001_232 * clock:
         return False
     if not (np.trunc(values) == values).all():

@@ -1,4 +1,4 @@
-"""How the features of a block become tensors: ragged groups, or a matrix that keeps the fields."""
+"""Turns the features of a block into tensors: ragged groups, or a matrix with a column a field."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Arrays = dict[str, tuple[Array, ...]]
 
 
 class Layout(ABC):
-    """NumPy arrays of a block, their signature, and what a graph makes of them.
+    """The arrays as which TensorFlow gets a block, and the tensors that a graph makes of them.
 
     Attributes:
         labels: names of the labels.

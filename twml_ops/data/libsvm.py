@@ -1,7 +1,7 @@
 """`libsvm:PATH`: lines of `label index:value ...`, indices from 1.
 
-The label is 0 or 1, or -1 or +1. A `#` starts a comment, blank lines count for nothing, indices
-may come in any order.
+The label is 0 or 1, or -1 or +1. A `#` starts a comment, blank lines are ignored, and indices
+may have any order.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ class LibsvmSource(TextSource):
 
 
 def _lines(chunk: Chunk) -> tuple[pa.Array, Array]:
-    """The lines with something on them, and their 0-based numbers in the chunk."""
+    """The lines that are not blank, and their 0-based numbers in the chunk."""
     text = np.frombuffer(chunk.text, np.uint8)
     ends = np.flatnonzero(text == ord("\n")) + 1
     last = int(ends[-1]) if ends.size else 0

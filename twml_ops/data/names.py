@@ -99,7 +99,7 @@ def is_time(name: str) -> bool:
 def time_rank(name: str) -> int:
     """How unlikely it is that a column of times is the time of the examples: 0 to 3.
 
-    With 3 it is none of them, as a date of birth.
+    With 3 it is certainly another time, such as a date of birth.
     """
     words = _words(name)
     plain = "_".join(words)

@@ -1,4 +1,4 @@
-"""SOURCE strings: what a user writes after `--data`."""
+"""Opens the source that a string such as the value of `--data` describes."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ def open_source(
     Args:
         source: `flights`, `criteo:PATH`, `libsvm:PATH`, `csv:GLOB`, `parquet:GLOB` or
             `tfrecord:GLOB`, or the path, pattern or folder of such files alone, whose suffix says
-            the kind. Paths may be s3://BUCKET/KEY or gs://BUCKET/KEY, but of TFRecord files. A text
-            PATH may end in .gz. `[A:B]` at the end takes the examples
+            the kind. Paths, except of TFRecord files, may be s3://BUCKET/KEY or gs://BUCKET/KEY.
+            A text PATH may end in .gz. `[A:B]` at the end takes the examples
             A .. B only (from 0, B excluded, either may be left out). `?dim=N` at the very end is
             the size of the id space of raw `id:value` features; without it, it is found by a
             pass over the data.
@@ -69,7 +69,8 @@ def open_source(
     Raises:
         ValueError: more than one of `like`, `schema` and `labels` are given.
         FileNotFoundError: nothing is there.
-        DataError: an unknown kind of source, or data that cannot be read or is not `like`.
+        DataError: the kind of source is unknown, the data cannot be read, or it lacks features of
+            `like`.
     """
     match, scheme, path = _kind_of(source)
     if like is not None and schema is not None:

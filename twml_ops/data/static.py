@@ -1,4 +1,4 @@
-"""Batches of static shape, as XLA and accelerators need them."""
+"""Makes batches of static shape, which XLA and accelerators need."""
 
 from __future__ import annotations
 

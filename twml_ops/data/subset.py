@@ -83,7 +83,7 @@ class _FilteredPiece(Piece):
 
 
 def random_rows(share: float, seed: int) -> Keep:
-    """Whether each example is among a random share of them. It is given by its place."""
+    """Whether each example is in a random sample, which its place alone determines."""
 
     def keep(place: Place, block: Block) -> Array:
         unit_seed = seed
@@ -95,7 +95,7 @@ def random_rows(share: float, seed: int) -> Keep:
 
 
 def is_drawn(keys: Array, share: float, seed: int) -> Array:
-    """Whether each key, an integer, is among a random share of all, by its hash."""
+    """Whether each integer key is in a random sample, which its hash determines."""
     hashed = core.hash_ids(np.ascontiguousarray(keys, np.int64), _BITS, seed)
     return np.asarray(hashed < share * 2**_BITS)
 
@@ -103,14 +103,14 @@ def is_drawn(keys: Array, share: float, seed: int) -> Array:
 def sample_negatives(source: Source, rate: float, seed: int = 0) -> Source:
     """Leaves out random negative examples. Nothing is copied: the result is a view.
 
-    A model that is trained on the result predicts too high probabilities. The odds p / (1 - p) that
-    it predicts, times `rate`, are the odds in the source. See section 6.3 of He et al., "Practical
-    Lessons from Predicting Clicks on Ads at Facebook", ADKDD 2014.
+    A model that is trained on the result predicts probabilities that are too high. The odds
+    p / (1 - p) that it predicts, times `rate`, are the odds in the source. See section 6.3 of He et
+    al., "Practical Lessons from Predicting Clicks on Ads at Facebook", ADKDD 2014.
 
     Args:
         source: labelled examples.
         rate: share of the negatives to keep, in (0, 1].
-        seed: the seed of the random choice, which depends on nothing else.
+        seed: seed of the random choice.
 
     Returns:
         All positives and the negatives that were drawn, in the order of the source.

@@ -67,7 +67,7 @@ def _lines_before(path: str, offset: int) -> int:
 
 
 def existing_file(path: str | File) -> File:
-    """The file at `path`, if something is in it.
+    """The file at `path`, which must not be empty.
 
     Raises:
         FileNotFoundError: nothing is there.
@@ -268,7 +268,7 @@ class TextFile(ABC, Generic[T]):
 
 
 class LineFile(TextFile[Chunk]):
-    """A text file of which every line is for itself."""
+    """A text file in which every line can be parsed by itself."""
 
     def in_order(self) -> Iterator[Chunk]:
         """See `TextFile`."""
@@ -290,7 +290,7 @@ def read_ahead(path: str | File) -> Iterator[Chunk]:
     abandoned = threading.Event()
 
     def put(item: Chunk | Exception | None) -> bool:
-        """Whether somebody still wants what is read."""
+        """Passes on what was read; False if the consumer has stopped."""
         while not abandoned.is_set():
             try:
                 chunks.put(item, timeout=0.1)

@@ -132,7 +132,7 @@ class TFRecordSource(Source):
                 row += len(records)
 
     def _look(self, several: set[str], samples: dict[str, pa.Array]) -> dict[str, Finding]:
-        """What the types of features, and some of their values, say."""
+        """What the features are, by their types and some of their values."""
         if self._kinds.get(SPARSE_IDS, tf.int64) != tf.int64:
             raise DataError(
                 f"{self.name}: `ids` must be integers, got {self._kinds[SPARSE_IDS].name}"
@@ -196,7 +196,7 @@ class TFRecordSource(Source):
         several: set[str],
         samples: dict[str, pa.Array],
     ) -> None:
-        """Adds what records, the first of which is `row` of the file, say of features."""
+        """Adds the features of records, of which the first is number `row` of the file."""
         try:
             found = _features_of(records)
         except tf.errors.OpError as e:
