@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 
 def prepare_imports() -> None:
-    """Makes TensorFlow's import quiet and quick, without what no command needs."""
+    """Makes TensorFlow's import quiet and fast: it loads no packages that commands do not need."""
     # Not imported above: Ctrl-C before `main` runs is reported by Python, with a stack.
     from twml_ops import _deferred_imports, _garbage_collection, _startup_log
 

@@ -1,4 +1,4 @@
-"""`twml-ops calibrate`: a copy of a finished run whose model ends in a calibration layer."""
+"""`twml-ops calibrate`: copies a finished run and adds a calibration layer to its model."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def calibrate(
 def calibrate_run(
     run: Path, data: str | None, evaluation: str | None, method: str, out: Path, overwrite: bool
 ) -> None:
-    """Fits a calibration on held-out data, and writes a run whose model ends in it.
+    """Fits a calibration on held-out data, and writes a run whose model ends with it.
 
     Args:
         run: folder of the finished run to calibrate.

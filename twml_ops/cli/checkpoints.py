@@ -41,9 +41,9 @@ def verify(folder: Folder, debug: Debug = False) -> None:
 
 @app.command()
 def compact(folder: Folder, debug: Debug = False) -> None:
-    """Replaces the checkpoints by one that has all that the newest of them restores.
+    """Replaces the checkpoints by a complete one, which restores the same as the newest of them.
 
-    It has the weights as they are, so it is larger than a chain of quantized checkpoints can be.
+    Its weights are not quantized, so it may be larger than a chain of quantized checkpoints.
     """
     from twml_ops.checkpoint import compact as write_complete
 
@@ -63,7 +63,7 @@ def prune(
     ] = False,
     debug: Debug = False,
 ) -> None:
-    """Removes old checkpoints, but none that a kept one has the changes to."""
+    """Removes old checkpoints, but none on which a checkpoint that is kept is based."""
     from twml_ops.checkpoint import prune as remove_old
 
     removed = remove_old(folder, keep, hourly)

@@ -1,4 +1,4 @@
-"""The configuration of a training run: that of a file, overridden by the options of the command."""
+"""The configuration of a training run: a file, overridden by the options of the command."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from twml_ops.training.run_folder import RUN_FILE
 def configure(file: Path | None, given: Mapping[str, Any], options: Sequence[str]) -> RunConfig:
     """The configuration that the command line describes.
 
-    An option that is given replaces the field of the file. `--model` also drops the file's options
-    of another model, `--epochs` its choice of validation data, and `--validation` its epochs. The
-    option `--from` takes the place of the file, without its data.
+    An option that is given replaces the field of the file. `--model` also drops the file's model
+    options if they belong to another model, `--epochs` drops its choice of validation data, and
+    `--validation` its epochs. With `--from`, the earlier run is the file, except for its data.
 
     Args:
         file: folder or run.json of a run, or a JSON file with fields of `RunConfig`; None: no file.
@@ -97,12 +97,12 @@ def option_of(name: str) -> str:
 
 
 def split_names(names: Sequence[str] | None) -> list[str]:
-    """The names in texts that have commas between them."""
+    """The names in texts, each of which may hold several, separated by commas."""
     return [name for text in names or () for name in text.split(",") if name]
 
 
 def uses_of(given: ColumnOptions) -> ColumnUses:
-    """What the options of a command say of columns."""
+    """The fields of `ColumnUses` that the options of a command give."""
     labels, *lists = (
         tuple(split_names(names))
         for names in (

@@ -1,4 +1,4 @@
-"""Each failure prints one line on stderr and exits with a non-zero status; see `--debug`."""
+"""Makes each failure one line on stderr and a non-zero exit status; `--debug` shows more."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def _is_interrupt(error: BaseException | None) -> bool:
 
 
 def message_of(error: BaseException) -> str:
-    """The message of an error without stack, op names or line breaks."""
+    """The message of an error on one line, without a stack trace and names of ops."""
     if isinstance(error, UserError):
         return " ".join(str(error).split())
     if hasattr(error, "format_message"):
@@ -114,7 +114,7 @@ def _is_tensorflow(error: BaseException) -> bool:
 
 
 def _cause(message: str) -> str:
-    """The line of a message that names the cause. TensorFlow prints it below a stack."""
+    """The line of a message that names the cause, which TensorFlow prints below a stack trace."""
     _, node, below = message.rpartition("\nNode: ")
     lines = (below.split("\n", 1)[1] if node and "\n" in below else message).splitlines()
     lines = [_SUFFIX.sub("", _PREFIX.sub("", re.sub(r"^\(\d+\) \w+:\s+", "", li))) for li in lines]

@@ -71,7 +71,7 @@ def model_info(model: str) -> dict[str, str]:
 
 
 def run_info(folder: Path) -> dict[str, str]:
-    """The facts and the metrics of a finished run, by the name under which they are shown."""
+    """The facts and the metrics of a finished run, by the names that are printed."""
     from twml_ops.report.tables import trial_line
     from twml_ops.training.config import FORMAT_KEY
     from twml_ops.training.results import Trial

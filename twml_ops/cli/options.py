@@ -52,7 +52,7 @@ Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the file -
 
 
 def _columns(metavar: str, text: str) -> Any:
-    """An option of `ColumnOptions`, in the panel of help that is about columns."""
+    """An option of `ColumnOptions`, which the help shows in the panel about columns."""
     panel = "What columns are (CSV, Parquet, TFRecord)"
     return typer.Option(metavar=metavar, help=text, show_default=False, rich_help_panel=panel)
 
@@ -165,7 +165,7 @@ HelpAll = Annotated[
 
 
 def command_line(*without: str) -> str:
-    """The command of this process, as one types it.
+    """The command line of this process, as a user would type it.
 
     Args:
         *without: arguments that are left out.

@@ -201,9 +201,9 @@ class PlanOptions:
         dense: number of weights behind the tables.
         slots: optimizer slots per weight.
         server_memory: GB of a server for tables and slots; None: unlimited.
-        sparse_ms: milliseconds of the sparse layers in a step on one core; with costs, those that
-            they take longer than the costs predict.
-        dense_ms: the same of the rest of a step.
+        sparse_ms: milliseconds of the sparse layers in a step on one core; with costs, the
+            milliseconds beyond what the costs predict.
+        dense_ms: the same for the rest of a step.
         latency_ms: milliseconds of an empty request and its response.
         transport: MB/s that the software of a host can send; None: unlimited.
     """

@@ -140,7 +140,7 @@ def _kept_types(
 
 @contextlib.contextmanager
 def _checked(run: Path, source: Source) -> Iterator[None]:
-    """Compares what its block reads with what the run has seen; errors are raised as they were."""
+    """Warns if what the block reads differs from what the run has seen. Errors keep their types."""
     from twml_ops.data import original_errors
     from twml_ops.training.sources import checked_features
 

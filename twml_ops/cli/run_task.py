@@ -195,7 +195,7 @@ def _train_to(
 
 
 def _end(result: RunResult, out: Path, checkpoints: RunCheckpoints | ClusterCheckpoints) -> None:
-    """Publishes, removes checkpoints and prints, after the folder of the run is complete."""
+    """Removes checkpoints, publishes and prints, once the folder of the run is complete."""
     from twml_ops.cli.console import make_console
     from twml_ops.cli.reporter import print_result, print_total
     from twml_ops.training.checkpoints import RunCheckpoints

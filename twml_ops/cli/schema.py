@@ -35,11 +35,11 @@ def schema(
     columns: ColumnOptions = NO_COLUMNS,
     debug: Debug = False,
 ) -> None:
-    """Writes what the columns of a data set are: their kinds, and why.
+    """Writes what the columns of a data set are taken for, and why.
 
     `twml-ops schema DATA > features.yaml` writes a file to edit: the kind of each column, or why it
     is not used, and the sample weights, labels, time and group. `train --schema features.yaml`
-    reads with it.
+    then reads the data by this file.
     """
     from twml_ops.cli.configure import uses_of
 

@@ -109,11 +109,11 @@ def search(
     overwrite: Overwrite = False,
     debug: Debug = False,
 ) -> None:
-    """Searches for widths, depth, rows of tables and interactions, at low costs.
+    """Searches for a network with a low loss and low costs: widths, depth, rows and interactions.
 
-    All networks are trained at once with shared weights, and the probabilities of the choices with
-    them (differentiable architecture search). The result is a configuration of the model dhen for
-    `twml-ops train --config`.
+    All networks are trained at once and share their weights. The probabilities of the choices are
+    trained together with the weights (differentiable architecture search). The result is a
+    configuration of the model dhen for `twml-ops train --config`.
     """
     from twml_ops.cli.configure import configure
 

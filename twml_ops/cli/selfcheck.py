@@ -15,7 +15,7 @@ def selfcheck(
     ] = False,
     debug: Debug = False,
 ) -> None:
-    """Shows what is installed and tests whether it works, as `python -m twml_ops.selfcheck`.
+    """Shows what is installed and tests whether it works, like `python -m twml_ops.selfcheck`.
 
     In a checkout, `python -m` imports the package from the current folder. This command always
     tests the installed package.

@@ -33,8 +33,8 @@ def stability(
 ) -> None:
     """Trains the same model from the same seed several times, and prints the spread of log loss.
 
-    First with synchronous steps in one thread, then by Hogwild: with several threads that update
-    the tables without locks.
+    The first runs have synchronous steps in one thread. In the others (Hogwild) several threads
+    update the tables without locks.
     """
     from twml_ops.training.stability import StabilityOptions
 

@@ -1,4 +1,4 @@
-"""`twml-ops tables`: profiles the accesses to tables and says which of them belong into memory."""
+"""`twml-ops tables`: profiles the accesses to tables and recommends which to keep in memory."""
 
 from __future__ import annotations
 
@@ -53,8 +53,9 @@ def tables(
 ) -> None:
     """Shows for each field how often its rows are read, and where its table should be.
 
-    Rows, entries, bytes/s, reuse distances, the hit rate that a cache of each size would have, and
-    the division of --memory that serves most reads: whole tables in memory, or files behind caches.
+    Prints rows, entries, bytes/s, reuse distances, the hit rates of caches of several sizes, and
+    the division of --memory with which most reads are served from memory: some tables are in memory
+    as a whole, the others in files with a cache.
     """
     from twml_ops.training.table_profile import TablesOptions
 

@@ -1,4 +1,4 @@
-"""Keras layers for very sparse batches, their interactions, and the probability at the end."""
+"""Keras layers for very sparse batches, for interactions of features, and for calibration."""
 
 from twml_ops._keras import clone_model
 from twml_ops._research import register_keras_classes

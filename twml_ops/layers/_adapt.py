@@ -1,4 +1,4 @@
-"""One pass over a data set of any size into quantile sketches, with progress and checkpoints."""
+"""Reads a data set of any size into quantile sketches, with a progress line and checkpoints."""
 
 from __future__ import annotations
 

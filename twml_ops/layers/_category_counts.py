@@ -1,4 +1,4 @@
-"""Counts and label sums of categories, fold by fold: the state behind the category statistics."""
+"""Counts categories and sums their labels in each fold, for the category statistics."""
 
 from __future__ import annotations
 

@@ -19,9 +19,9 @@ _STATE = ("keys", "counts", "label_sums", "totals")
 
 
 class CategoryStatistics(ResizableState, tf.keras.layers.Layer):
-    """Base: `adapt`, the state, and the sums of a batch's categories outside of each row's fold.
+    """Base class with `adapt`, the state, and the sums over all folds but the one of each row.
 
-    The state is variables of whatever size `adapt` or a checkpoint gives them, empty before that.
+    The state is in variables whose size `adapt` or a checkpoint determines; they are empty before.
     """
 
     state_names: ClassVar[tuple[str, ...]] = _STATE
@@ -101,7 +101,7 @@ class CategoryStatistics(ResizableState, tf.keras.layers.Layer):
         self.adapt_from_counts(counts)
 
     def adapt_from_counts(self, *counts: CategoryCounts) -> None:
-        """Takes the statistics of counts, for example one for each process that read data.
+        """Computes the statistics from counts, such as one of each process that has read data.
 
         Args:
             *counts: made by `new_counts` of a layer with the same options. They are merged into
@@ -173,7 +173,7 @@ class CategoryStatistics(ResizableState, tf.keras.layers.Layer):
         return ops.find_keys(self._keys.read_value(), keys)
 
     def of_found(self, found: Any, row_keys: Any, without: int) -> tf.Tensor:
-        """What `call` returns in training, for categories that are looked up once for all folds.
+        """What `call` returns in training, for categories that `find` has looked up already.
 
         Args:
             found: int64 [B, F + crosses], as `find` returns.
@@ -212,7 +212,7 @@ class CategoryStatistics(ResizableState, tf.keras.layers.Layer):
         return ops.gather_dot(state.read_value(), rows, used)
 
     def _scale(self, used: tf.Tensor, totals: tf.Tensor) -> tf.Tensor:
-        """[B, 1]: by which sums over the used folds are comparable with those over all folds."""
+        """[B, 1]: the factor from sums over the used folds to comparable sums over all folds."""
         seen = tf.linalg.matvec(used, totals[:, 0])[:, tf.newaxis]
         return tf.math.divide_no_nan(tf.reduce_sum(totals[:, 0]), seen)
 

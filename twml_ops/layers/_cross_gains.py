@@ -1,4 +1,4 @@
-"""Ranks crosses of categorical fields by how much they add to what the fields tell alone."""
+"""Ranks crosses of categorical fields by how much they add to the fields themselves."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ class CrossRanking:
         return chosen
 
     def _best(self, waiting: dict[Cross, float]) -> Cross:
-        """The candidate with the largest gain; gains that may still be the largest are renewed."""
+        """The candidate with the largest gain; only gains that may be the largest are recomputed."""
         best: Cross | None = None
         for cross in sorted(waiting, key=lambda c: -waiting[c]):
             if best is not None and waiting[cross] <= waiting[best]:

@@ -14,7 +14,7 @@ Result = TypeVar("Result")
 
 
 class RecentResults(Generic[Result]):
-    """The last few results, because the trials of a search compute the same ones.
+    """Remembers the last few results, since the trials of a search ask for the same ones again.
 
     Several threads may use it.
 

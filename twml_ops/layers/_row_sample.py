@@ -16,7 +16,7 @@ _SALT = 2
 
 
 class RowSample:
-    """Collects rows; of more than `max_rows`, the rows whose keys have the smallest hashes.
+    """Collects at most `max_rows` rows: the ones whose keys have the smallest hashes.
 
     Args:
         max_rows: number of rows kept, at least 1.

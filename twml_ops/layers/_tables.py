@@ -1,4 +1,4 @@
-"""The base of layers with tables, and files of models whose tables are in files themselves."""
+"""The base of layers with tables, and how models are saved whose tables are in files."""
 
 from __future__ import annotations
 
@@ -130,8 +130,8 @@ def wrapped(batch: Any, num_rows: int, out_of_range: str) -> Any:
 def save_model(model: tf.keras.Model, file: str | Path) -> None:
     """Saves a model as `model.save` does, with tables in files copied some rows at a time.
 
-    Keras makes the file in memory. Here that has only what is no table in a file. Next to the file
-    there must be room for the weights once more.
+    Keras makes a model file in memory. This function makes only the part without the tables in
+    memory. While it runs, the folder needs space for the weights a second time.
 
     Args:
         model: any model.

@@ -40,7 +40,7 @@ class TreeOptions(NamedTuple):
 
 
 class OfFold(NamedTuple):
-    """What is kept of the ensemble of a fold.
+    """The parts of the ensemble of a fold that are kept.
 
     Attributes:
         nodes: of its trees, see `Nodes.arrays`.
@@ -127,7 +127,7 @@ def _train_fold(train: Sequence[Array], held_out: Sequence[Array], options: Tree
 
 
 def _joined(ensembles: Sequence[Mapping[str, Array]]) -> dict[str, Array]:
-    """The nodes of several ensembles, of which each has node 0 for itself."""
+    """The nodes of several ensembles, each of which numbers its nodes from 0."""
     longest = max(e["roots"].shape[1] for e in ensembles)
     joined: dict[str, list[Array]] = {name: [array[:1]] for name, array in ensembles[0].items()}
     joined["roots"] = []

@@ -28,7 +28,7 @@ def add_table(
     dtype: str = "float32",
     trainable: bool = True,
 ) -> Any:
-    """Adds a weight to `layer` where its placement wants it; for use in the layer's `build`.
+    """Adds a weight to `layer`, in the place that its placement chooses. Call it in `build`.
 
     Args:
         layer: The layer.

@@ -1,4 +1,4 @@
-"""Ids of categories to rows: frequent ones have a row each, rare ones share one."""
+"""Maps ids of categories to rows: frequent categories have a row each, rare ones share one."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ class CategoryRows(ResizableState, tf.keras.layers.Layer):
     most frequent one. All rarer ids, and those that were not in the data, share row 0. A missing
     value (a negative id) stays -1. `FieldEmbedding(rows.num_rows, units)` takes these rows: no two
     frequent categories share a vector, and the table is as large as the categories need. Ids are
-    found by a 62-bit hash of field and id, so that one id of 2^62 / U takes the row of another
-    one, U being the number of ids that have rows.
+    found by a 62-bit hash of field and id. If U ids have rows, any other id gets the row of one of
+    them with probability U / 2^62.
 
     The state survives `.keras` files, checkpoints and SavedModels. It is 16 bytes for each id that
     has a row. The layer consists of stock TensorFlow ops in an export.
@@ -79,8 +79,8 @@ class CategoryRows(ResizableState, tf.keras.layers.Layer):
     def num_rows(self) -> list[int]:
         """The rows of each field, as `FieldEmbedding` takes them.
 
-        Two more than the ids that have a row of their own: the shared row and that of missing
-        values.
+        The number of ids that have a row of their own, and two more rows: the shared one and the
+        one of missing values.
         """
         self._check_adapted()
         return [int(n) + 2 for n in self._sizes.numpy()]
@@ -126,7 +126,7 @@ class CategoryRows(ResizableState, tf.keras.layers.Layer):
         self.adapt_from_counts(counts)
 
     def adapt_from_counts(self, *counts: IdCounts) -> None:
-        """Numbers the ids of counts, for example one for each process that read data.
+        """Numbers the ids of counts, such as one of each process that has read data.
 
         Args:
             *counts: made by `new_counts` of a layer with as many fields. They are not changed.

@@ -125,7 +125,7 @@ def _is_clear(gains: Array) -> bool:
 
 
 def _losses(crosses: list[tuple[int, ...]], fit: Examples, held_out: Examples) -> list[Array]:
-    """The loss of each example held out, without and with the statistics of crosses."""
+    """The losses of the held-out examples, without and with the statistics of crosses."""
     fields = fit.ids.shape[1]
     x: list[list[tuple[Array, Array]]] = [[(fit.numbers, held_out.numbers)] for _ in range(2)]
     for kind in (TargetStatistics, CountStatistics):

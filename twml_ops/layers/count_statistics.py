@@ -1,4 +1,4 @@
-"""How often a category occurs, as a feature."""
+"""A feature that says how often a category occurs."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from twml_ops.layers._category_statistics import CategoryStatistics
 class CountStatistics(CategoryStatistics):
     """Replaces each category by `log(1 + n)`, n being the number of rows that have it.
 
-    In training n is the number among the other folds, times rows / rows of the other folds: without
-    the factor it would be (K - 1) / K of what inference gives. The division into folds, or with
-    `time_boundaries` into blocks of time, is that of `TargetStatistics`. A category that `adapt`
-    has not seen has 0. A row of weight w counts as w rows.
+    In training n is the number among the other folds, times rows / rows of the other folds. Without
+    this factor, n would be (K - 1) / K of its value in inference. The division into folds, or with
+    `time_boundaries` into blocks of time, is that of `TargetStatistics`. For a category
+    that `adapt` has not seen the result is 0. A row of weight w counts as w rows.
 
     The state survives `.keras` files, checkpoints and SavedModels, bit for bit. Memory:
     8 + 4 · `num_folds` bytes for each distinct category or cross.

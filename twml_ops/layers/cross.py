@@ -12,7 +12,7 @@ from twml_ops.layers._weights import copied
 
 @serializable
 class Cross(tf.keras.layers.Layer):
-    """`y = x0 * (W x + b) + x`, with an elementwise product: crosses of one degree more than x.
+    """`y = x0 * (W x + b) + x` with an elementwise product: a degree more than that of x.
 
     Wang et al. 2021, "DCN V2: Improved Deep & Cross Network and Practical Lessons for Web-scale
     Learning to Rank Systems", equations (1) and (2). Layers are stacked: `x1 = Cross()(x0)`, `x2 =

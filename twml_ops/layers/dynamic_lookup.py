@@ -1,4 +1,4 @@
-"""Rows of a bounded table for ids of an unbounded space."""
+"""Gives rows of a table of bounded size to ids of an unbounded space."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ class DynamicLookup(tf.keras.layers.Layer):
     other layers. Of the ids of one batch, the one that occurs first gets the first row. The rows
     that a batch uses keep their ids until the next call at least (see `pinned_lookups`).
 
-    `DynamicSparseLinear` is this layer with a table, and begins anew where a row gets a new id. Use
-    this layer alone where rows may keep what they have learned.
+    `DynamicSparseLinear` is this layer with a table, whose row is initialized again when it gets a
+    new id. Use this layer alone where a row may keep its trained weights.
 
     Sightings of ids without a row are counted by a count-min sketch (Cormode and Muthukrishnan,
     2005, "An improved data stream summary") with four rows of 8-bit counters, so an id may be

@@ -330,7 +330,7 @@ class FieldEmbedding(TableLayer):
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> FieldEmbedding:
-        """The layer of a configuration; ids wrap in one from before there was `out_of_range`."""
+        """The layer of a configuration. In one that is older than `out_of_range`, ids wrap."""
         return cls(**{"out_of_range": "wrap", **config})
 
     def get_config(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Continuous fields as standardized logarithms."""
+"""Turns continuous fields into standardized logarithms."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ class FieldLogarithms(tf.keras.layers.Layer):
         self.adapt_from_moments(moments)
 
     def adapt_from_moments(self, moments: FieldMoments) -> None:
-        """Takes the means and deviations of sums.
+        """Computes the means and deviations from sums.
 
         Args:
             moments: made by `new_moments` of a layer with as many fields.

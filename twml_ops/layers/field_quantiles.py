@@ -1,4 +1,4 @@
-"""Continuous fields as buckets and as ranks, by quantiles of the training data."""
+"""Turns continuous fields into buckets and ranks, by quantiles of the training data."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ class FieldQuantiles(tf.keras.layers.Layer):
         self.adapt_from_sketch(sketch)
 
     def adapt_from_sketch(self, sketch: core.QuantileSketch) -> None:
-        """Takes the boundaries of a sketch.
+        """Computes the boundaries from a sketch.
 
         Args:
             sketch: made by `new_sketch`, to which the values of field c were added as feature c.

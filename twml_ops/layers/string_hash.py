@@ -1,4 +1,4 @@
-"""Categories as strings to the ids that the readers give them, in stock TensorFlow ops."""
+"""Maps categories as strings to the ids that readers give them, with stock TensorFlow ops."""
 
 from __future__ import annotations
 
