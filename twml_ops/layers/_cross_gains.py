@@ -99,7 +99,7 @@ class CrossRanking:
         return chosen
 
     def _best(self, waiting: dict[Cross, float]) -> Cross:
-        """The candidate with the largest gain; only gains that may be the largest are recomputed."""
+        """The candidate with the largest gain; only gains that may be it are recomputed."""
         best: Cross | None = None
         for cross in sorted(waiting, key=lambda c: -waiting[c]):
             if best is not None and waiting[cross] <= waiting[best]:

@@ -25,10 +25,10 @@ class SparseLinear(TableLayer):
     """`activation(x @ kernel + bias)` for a sparse x [B, input_dim]; the output is [B, units].
 
     The layer takes any batch form: a `tf.SparseTensor`; a pair of `tf.RaggedTensor` (ids, values)
-    or one ragged tensor of ids; a padded pair (ids, values) with id -1 as padding. It reads only the kernel
-    rows that the batch names. The gradient by the kernel is sparse, and the optimizers of
-    `twml_ops.optimizers` update only those rows. The gradient by the values reads the kernel when
-    it is computed, so compute it before the kernel is updated (see `ops.sparse_linear`).
+    or one ragged tensor of ids; a padded pair (ids, values) with id -1 as padding. It reads only
+    the kernel rows that the batch names. The gradient by the kernel is sparse, and the optimizers
+    of `twml_ops.optimizers` update only those rows. The gradient by the values reads the kernel
+    when it is computed, so compute it before the kernel is updated (see `ops.sparse_linear`).
 
     Args:
         units: D, width of the output.
