@@ -34,7 +34,7 @@ int Find(const Named (&all)[N], std::string_view name) {
 int64_t FloorDivide(int64_t x, int64_t by) { return x / by - (x % by < 0); }
 int64_t FloorModulo(int64_t x, int64_t by) { return x % by + (x % by < 0 ? by : 0); }
 
-// The days since 1970 of a day of a month, which may lie in the next one. "chrono-Compatible
+// The days since 1970 of a day of a month. "chrono-Compatible
 // Low-Level Date Algorithms" (Hinnant, 2013).
 int64_t DaysOf(int64_t year, int64_t month, int64_t day) {
   const int64_t y = year - (month <= 2);
@@ -104,8 +104,10 @@ bool ReadNumber(std::string_view text, int64_t* number) {
   return reader.AtEnd();
 }
 
+// False: there is no such day, as 30 February.
 bool DateOf(int64_t year, int64_t month, int64_t day, int64_t* seconds) {
-  if (month < 1 || month > 12 || day < 1 || day > 31) return false;
+  if (month < 1 || month > 12 || day < 1) return false;
+  if (day > DaysOf(year + month / 12, month % 12 + 1, 1) - DaysOf(year, month, 1)) return false;
   *seconds = DaysOf(year, month, day) * kSecondsOfDay;
   return true;
 }
@@ -131,21 +133,33 @@ bool ReadDate(Reader* reader, int64_t* seconds) {
                      : DateOf(third, first, second, seconds);
 }
 
-void ReadClock(Reader* reader, int64_t* hour, int64_t* seconds) {
+// A day ends at 24:00, and a minute can have a leap second.
+bool IsOnClock(int64_t hour, int64_t minute, int64_t second) {
+  return minute < 60 && second <= 60 && (hour < 24 || (hour == 24 && minute + second == 0));
+}
+
+// Takes the hour, minute and second that there are. False: no clock shows them.
+bool ReadClock(Reader* reader, int64_t* hour, int64_t* seconds) {
   int64_t h = 0, minute = 0, second = 0, fraction = 0;
   Reader other = *reader;
-  if (!other.Take(", ") && !other.TakeOneOf("T ")) return;
-  if (!other.TakeDigits(1, 2, &h) || !other.Take(":") || !other.TakeDigits(2, 2, &minute)) return;
-  *reader = other;
-  *hour = h;
-  *seconds = minute * 60;
-  if (!other.Take(":") || !other.TakeDigits(2, 2, &second)) return;
-  *reader = other;
-  *seconds += second;
-  if (!other.Take(".") || !other.TakeDigits(1, 1, &fraction)) return;
-  while (other.TakeDigits(1, 1, &fraction)) {
+  if (!other.Take(", ") && !other.TakeOneOf("T ")) return true;
+  if (!other.TakeDigits(1, 2, &h) || !other.Take(":") || !other.TakeDigits(2, 2, &minute)) {
+    return true;
   }
   *reader = other;
+  if (other.Take(":") && other.TakeDigits(2, 2, &second)) {
+    *reader = other;
+    if (other.Take(".") && other.TakeDigits(1, 1, &fraction)) {
+      while (other.TakeDigits(1, 1, &fraction)) {
+      }
+      *reader = other;
+    }
+  } else {
+    second = 0;
+  }
+  *hour = h;
+  *seconds = minute * 60 + second;
+  return IsOnClock(h, minute, second);
 }
 
 void ReadHalf(Reader* reader, int64_t* hour) {
@@ -168,6 +182,7 @@ bool ReadZone(Reader* reader, int64_t* offset) {
       reader->Take(":");
       if (!reader->TakeDigits(2, 2, &minutes)) return false;
     }
+    if (!IsOnClock(hours, minutes, 0)) return false;
     *offset = (hours * 3600 + minutes * 60) * (sign == '-' ? -1 : 1);
   } else if (!reader->Take("Z") && !reader->Take("UTC")) {
     reader->Take("GMT");
@@ -179,7 +194,7 @@ bool ReadDateAndTime(std::string_view text, int64_t* seconds) {
   Reader reader(text);
   int64_t hour = 0, of_hour = 0, offset = 0;
   if (!ReadDate(&reader, seconds)) return false;
-  ReadClock(&reader, &hour, &of_hour);
+  if (!ReadClock(&reader, &hour, &of_hour)) return false;
   ReadHalf(&reader, &hour);
   if (!ReadZone(&reader, &offset)) return false;
   *seconds += hour * 3600 + of_hour - offset;

@@ -24,6 +24,8 @@ TEST(TimeText, PartsOfATimeAreThoseOfItsDate) {
   }
   EXPECT_EQ(PartOfTime("20240131", {TimePart::kWeekday, TimeUnit::kDate}), 3);
   EXPECT_EQ(PartOfTime("20240131", {TimePart::kWeekday, TimeUnit::kNone}), kUnreadableTime);
+  EXPECT_EQ(PartOfTime("20240229", {TimePart::kWeekday, TimeUnit::kDate}), 4);
+  EXPECT_EQ(PartOfTime("20230229", {TimePart::kWeekday, TimeUnit::kDate}), kUnreadableTime);
   EXPECT_EQ(PartOfTime(" NaN ", {TimePart::kWeekday, TimeUnit::kNone}), kMissingTime);
 }
 

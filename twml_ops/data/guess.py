@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -184,7 +185,8 @@ def times_of_texts(texts: pa.Array, day_first: bool = False) -> tuple[np.ndarray
 
     They have the forms that ISO 8601, pandas, R, Spark and BigQuery write, begin with a date
     such as `31.1.2024` or `1/31/2024` (with `day_first` `31/1/2024`), or name the month as web
-    servers and databases do.
+    servers and databases do. Days and times that do not exist, such as 30 February or 10:75,
+    are no times.
     """
     numbers, good = numbers_of_texts(texts, amounts=False)
     if good.all():
@@ -198,21 +200,37 @@ def times_of_texts(texts: pa.Array, day_first: bool = False) -> tuple[np.ndarray
         return values.cast(pa.float64()).fill_null(0).to_numpy(zero_copy_only=False)
 
     year, month, day = (part(name).astype(np.int64) for name in ("year", "month", "day"))
-    found &= (month >= 1) & (month <= 12) & (day >= 1) & (day <= 31)
+    found &= (month >= 1) & (month <= 12)
     months = (year - 1970) * 12 + np.where(found, month, 1) - 1
-    days = months.astype("datetime64[M]").astype("datetime64[D]").astype(np.int64) + day - 1
+    first, next_first = (
+        m.astype("datetime64[M]").astype("datetime64[D]").astype(np.int64)
+        for m in (months, months + 1)
+    )
+    days = first + day - 1
+    found &= (day >= 1) & (days < next_first)
     zones = pc.struct_field(parts, "zone").fill_null("")
     sign = np.where(pc.starts_with(zones, "-").to_numpy(zero_copy_only=False), -1, 1)
     digits = pc.replace_substring_regex(zones, "[^0-9]", "")
     digits = pc.utf8_rpad(digits, 4, "0").cast(pa.int64()).to_numpy(zero_copy_only=False)
     offset = sign * (digits // 100 * 3600 + digits % 100 * 60)
-    hour, halves = part("hour"), pc.struct_field(parts, "half").fill_null("")
+    hour, minute, second = part("hour"), part("minute"), part("second")
+    found &= are_on_clock(hour, minute, np.floor(second))
+    found &= are_on_clock(digits // 100, digits % 100, 0 * digits)
+    halves = pc.struct_field(parts, "half").fill_null("")
     if pc.any(pc.not_equal(halves, "")).as_py():
         halves = pc.ascii_lower(halves).to_numpy(zero_copy_only=False)
         hour = np.where(halves == "", hour, hour % 12 + 12 * (halves == "p"))
-    clock = hour * 3600 + part("minute") * 60 + part("second")
+    clock = hour * 3600 + minute * 60 + second
     times = np.where(found, days * 86400.0 + clock - offset, numbers)
     return times, good | found
+
+
+def are_on_clock(hour: Any, minute: Any, second: Any) -> Any:
+    """Whether a clock shows a time, for NumPy and TensorFlow.
+
+    A day ends at 24:00, and a minute can have a leap second.
+    """
+    return (minute < 60) & (second <= 60) & ((hour < 24) | ((hour <= 24) & (minute + second <= 0)))
 
 
 def _plain(numbers: pa.Array) -> pa.Array:

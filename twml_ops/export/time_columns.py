@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import tensorflow as tf
 
 from twml_ops._category_hash import NULLS
-from twml_ops.data.guess import DAY_FIRST, MONTH_FIRST, TIME
+from twml_ops.data.guess import DAY_FIRST, MONTH_FIRST, TIME, are_on_clock
 from twml_ops.data.schema import TIME_UNITS
 
 _NULL = f"^(?:{'|'.join(map(re.escape, NULLS))})?$"
@@ -55,19 +55,20 @@ def time_categories(
 
 
 def _seconds_of_dates(texts: tf.Tensor, is_date: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """int64 [B], and whether the numbers of the month and the day are possible."""
+    """int64 [B], and whether there is such a day and such a time."""
     fields = ",".join(rf"\{i + 1}" for i in range(_GROUPS))
     rows = tf.where(is_date, tf.strings.regex_replace(texts, TIME, fields), _NO_DATE)
     zero, empty = tf.constant([0], tf.int64), tf.constant([""])
     year, month, day, hour, minute, second, half, zone = tf.io.decode_csv(
         rows, [zero, zero, zero, zero, zero, empty, empty, empty]
     )
-    possible = (month >= 1) & (month <= 12) & (day >= 1) & (day <= 31)
     second = _integers(tf.strings.regex_replace(second, r"\..*$", ""))
+    possible = _exists(year, month, day) & are_on_clock(hour, minute, second)
     is_afternoon = tf.cast(tf.strings.regex_full_match(half, "[Pp]"), tf.int64)
     hour = tf.where(half == "", hour, hour % 12 + 12 * is_afternoon)
     digits = tf.strings.regex_replace(zone, "[^0-9]", "")
     digits = _integers(tf.strings.regex_replace(digits, "^([0-9]{2})$", r"\100"))
+    possible &= are_on_clock(digits // 100, digits % 100, 0)
     offset = digits // 100 * 3600 + digits % 100 * 60
     offset = tf.where(tf.strings.regex_full_match(zone, "-.*"), -offset, offset)
     days = _days(year, month, day)
@@ -87,7 +88,7 @@ def _seconds_of_numbers(
         return numbers // _FACTORS[unit], is_number
     year, month, day = numbers // 10_000, numbers // 100 % 100, numbers % 100
     possible = (numbers >= 0) & (numbers <= 99_991_231)
-    possible &= (month >= 1) & (month <= 12) & (day >= 1) & (day <= 31)
+    possible &= _exists(year, month, day)
     return _days(year, month, day) * _DAY, is_number & possible
 
 
@@ -96,7 +97,15 @@ def _integers(texts: tf.Tensor) -> tf.Tensor:
     return tf.strings.to_number(tf.where(texts == "", "0", texts), tf.int64)
 
 
-def _days(year: tf.Tensor, month: tf.Tensor, day: tf.Tensor) -> tf.Tensor:
+def _exists(year: tf.Tensor, month: tf.Tensor, day: tf.Tensor) -> tf.Tensor:
+    """Whether there is such a day."""
+    known = (month >= 1) & (month <= 12)
+    month = tf.where(known, month, 1)
+    length = _days(year + month // 12, month % 12 + 1, 1) - _days(year, month, 1)
+    return known & (day >= 1) & (day <= length)
+
+
+def _days(year: tf.Tensor, month: tf.Tensor, day: tf.Tensor | int) -> tf.Tensor:
     """The days since 1970; the year begins with March, so that leap days are last."""
     year -= tf.cast(month <= 2, tf.int64)
     of_year = (153 * ((month + 9) % 12) + 2) // 5
