@@ -97,6 +97,10 @@ def test_the_configuration_of_a_run_has_the_options(run):
             "--schema: the file says what columns are, got --time",
         ),
         ({"from_run": str(run[0]), "label": ["y"]}, "--from: .* got --label as well"),
+        (
+            {"from_run": str(run[0]), "positive_label": "y"},
+            "--from: .* got --positive-label as well",
+        ),
         ({"schema_file": "x.yaml", "time_features": ["hour"]}, "--schema: .* got --time-features"),
     ):
         with pytest.raises(UserError, match=message):

@@ -103,13 +103,17 @@ def split_names(names: Sequence[str] | None) -> list[str]:
 
 def uses_of(given: ColumnOptions) -> ColumnUses:
     """The fields of `ColumnUses` that the options of a command give."""
-    labels, *lists = (
-        tuple(split_names(names))
-        for names in (
-            *(given.label, given.categorical, given.numeric, given.drop, given.time_features),
-        )
+    return ColumnUses(
+        labels=tuple(split_names(given.label)),
+        positive_label=given.positive_label,
+        time=given.time,
+        weight=given.weight,
+        group=given.group,
+        categorical=tuple(split_names(given.categorical)),
+        numeric=tuple(split_names(given.numeric)),
+        drop=tuple(split_names(given.drop)),
+        time_features=tuple(split_names(given.time_features)),
     )
-    return ColumnUses(labels, given.time, given.weight, given.group, *lists)
 
 
 def _check_warm_start(given: Mapping[str, Any], options: Sequence[str], file: Path | None) -> None:

@@ -65,6 +65,14 @@ class ColumnOptions:
         list[str] | None,
         _columns("NAMES", "Label column; several with commas or by repeating. Default: label."),
     ] = None
+    positive_label: Annotated[
+        str | None,
+        _columns(
+            "VALUE",
+            "Value of the label column for which the label is 1; it is 0 for all others. Default: "
+            "the column has 0 and 1, or yes and no.",
+        ),
+    ] = None
     time: Annotated[
         str | None,
         _columns(

@@ -285,8 +285,8 @@ class ConsoleReporter(Reporter):
         if source.findings:
             self._console.print(columns_table(source.findings, source.schema))
             options = (
-                "--label, --time, --time-features, --weight, --group, --categorical, --numeric and "
-                "--drop"
+                "--label, --positive-label, --time, --time-features, --weight, --group, "
+                "--categorical, --numeric and --drop"
             )
             self._console.print(
                 "[dim]distinct and missing are of a sample; [/][yellow]?[/][dim] is uncertain. "

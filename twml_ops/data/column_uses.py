@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from twml_ops.data.errors import DataError, DataWarning
+from twml_ops.data.errors import DataError, DataWarning, quote
 from twml_ops.data.infer import Finding
 from twml_ops.data.names import NO_TIME, time_rank
 from twml_ops.data.schema import DEFAULT_LABELS, SPARSE_IDS, TIME_PARTS, Schema
@@ -18,6 +18,8 @@ class ColumnUses:
 
     Attributes:
         labels: names of the label columns; (): `label`.
+        positive_label: the value of the label column for which the label is 1, and 0 for all
+            others; None: it has numbers, bools, yes or no.
         time: the column with the time of an example, or None: one that looks like it, if any.
         weight: the column of sample weights, or None.
         group: the column that examples of one user or request share, or None. It is a feature, too,
@@ -37,6 +39,7 @@ class ColumnUses:
     numeric: tuple[str, ...] = ()
     drop: tuple[str, ...] = ()
     time_features: tuple[str, ...] = ()
+    positive_label: str | None = None
 
 
 NO_USES = ColumnUses()
@@ -71,10 +74,15 @@ def schema_of(
             found[name] = _chosen(found[name], kind)
     if uses.group is not None and uses.group not in uses.drop:
         found[uses.group] = _chosen(found[uses.group], "categorical")
+    if uses.positive_label is not None and len(labels) != 1:
+        raise DataError(
+            f"{path}: positive_label must be the value of one label column, got "
+            f"{uses.positive_label!r} for the labels {', '.join(labels)}"
+        )
     others = [(uses.weight, "weight"), (uses.time, "time"), *((n, "label") for n in labels)]
     for column, use in others:
         if column is not None:
-            found[column] = _chosen(found[column], use)
+            found[column] = _chosen(found[column], use, uses.positive_label)
     time = uses.time or _choose_time(found)
     features = _time_features(found, uses, time, path)
     of_times = {column for column, _ in features.values()}
@@ -110,7 +118,7 @@ def schema_of(
         named("continuous"),
         (*categorical, *features),
         -1 if has_sparse else 0,
-        "the label is 1",
+        f"the label is {1 if uses.positive_label is None else uses.positive_label}",
         named("bag"),
         separators=separators,
         labels=tuple(labels),
@@ -120,6 +128,7 @@ def schema_of(
         typed=tuple(n for n in categorical if found[n].typed),
         times={column: found[column].unit or "" for column in found if column in of_times},
         day_first=time is not None and found[time].day_first,
+        positive_label=uses.positive_label,
     )
     return schema, found
 
@@ -212,10 +221,14 @@ def _label_hint(found: Mapping[str, Finding]) -> str:
     return f"; name the label: `--label NAME`. Columns with two values: {text}"
 
 
-def _chosen(finding: Finding, kind: str) -> Finding:
+def _chosen(finding: Finding, kind: str, positive_label: str | None = None) -> Finding:
     """What a column is about which the user has said something."""
     why = {"label": "the label", "dropped": BY_OPTION}.get(kind, "by an option")
-    if kind == "label" and finding.distinct not in (0, 2):
+    if kind == "label" and positive_label is not None:
+        why += f", 1 for {quote(positive_label)}"
+        if finding.distinct == 1:
+            return finding._replace(kind=kind, why=f"{why}; it has one value", sure=False)
+    elif kind == "label" and finding.distinct not in (0, 2):
         why += f", which must have two values, not {finding.distinct:,}"
         return finding._replace(kind=kind, why=why, sure=False, by_type=True)
     if kind == "label" and finding.missing:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from twml_ops._arrow_columns import (
     SEPARATOR,
@@ -21,6 +22,7 @@ from twml_ops._arrow_columns import (
     list_lengths,
     split_lists,
     time_texts,
+    trimmed,
 )
 from twml_ops._category_hash import MISSING
 from twml_ops.data.block import Array, Block, Categories, Group, Rows
@@ -97,7 +99,10 @@ def block_of(columns: Columns, schema: Schema, where: Where, dim: int | None) ->
     Raises:
         DataError: a column is not there, or has a value that cannot be used.
     """
-    labels = [binary_labels(columns.labels(n), where, n) for n in schema.labels]
+    if schema.positive_label is not None:
+        labels = [_labels_of(columns, schema.labels[0], schema.positive_label, where)]
+    else:
+        labels = [binary_labels(columns.labels(n), where, n) for n in schema.labels]
     if not labels:
         labels = [np.zeros(columns.count, np.float32)]
     groups: dict[str, Group] = {}
@@ -118,6 +123,24 @@ def block_of(columns: Columns, schema: Schema, where: Where, dim: int | None) ->
     if schema.group is not None:
         extra["group"] = columns.ids(schema.group)
     return Block(labels[0] if len(labels) == 1 else np.stack(labels, axis=1), groups, extra)
+
+
+def _labels_of(columns: Columns, name: str, positive: str, where: Where) -> Array:
+    """float32 [R]: 1 where a label is the value of positive examples."""
+    tokens = columns.tokens(name)
+    if pa.types.is_dictionary(tokens.type):
+        tokens = tokens.dictionary_decode()
+    texts = trimmed(tokens)
+    missing = pc.or_kleene(texts.is_null(), pc.equal(texts, ""))
+    if pc.any(missing).as_py():
+        row = missing.index(pa.scalar(True)).as_py()
+        raise DataError(f"{where(row)}: {name} has no value: leave out rows without a label")
+    # Files that hold floats write 2 as `2.0`.
+    texts, positives = (
+        pc.replace_substring_regex(x, r"^([-+]?[0-9]+)\.0*$", r"\1")
+        for x in (texts, pa.scalar(positive, texts.type))
+    )
+    return np.asarray(pc.equal(texts, positives).to_numpy(zero_copy_only=False), np.float32)
 
 
 def _categories(columns: Columns, schema: Schema, where: Where) -> Categories:

@@ -116,7 +116,7 @@ class CsvSource(Source):
         used = [n for n in self._header if n in schema.columns] or self._header[:1]
         self._types = dict.fromkeys(used, pa.binary())
         self._plain = _plain_format(self._header, schema, self._guessed)
-        if self._times_are_text or schema.times:
+        if self._times_are_text or schema.times or schema.positive_label is not None:
             self._plain = None
 
     @property

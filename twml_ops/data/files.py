@@ -35,7 +35,10 @@ SUFFIXES = {
 """The kind of the files whose names end so, before a .gz."""
 
 
-OF_LABELS = "; write 1 for what a prediction is the probability of, and 0 for the others"
+OF_LABELS = (
+    "; write 1 for what a prediction is the probability of, and 0 for the others, or name its "
+    "value: `--positive-label VALUE`"
+)
 """The end of the error of a label."""
 
 

@@ -48,6 +48,8 @@ class Schema:
         bags: columns of `categorical` that hold any number of tokens a row.
         bag_weights: bag → the column with a weight for each of its tokens.
         labels: names of the label columns. None: the examples have no labels, and get 0.
+        positive_label: the value of the label column for which the label is 1; it is 0 for all
+            other values. None: the column has numbers, bools, yes or no.
         weight: the column of sample weights, or None.
         time: the column with the time of an example, or None.
         group: the column that examples of one user or request share, or None.
@@ -65,7 +67,8 @@ class Schema:
 
     Raises:
         ValueError: a name twice, a bag that is no categorical column, a column of `times` with an
-            unknown unit or without a feature, or another hash version.
+            unknown unit or without a feature, another hash version, or a `positive_label` for
+            another number of label columns than one.
     """
 
     continuous: tuple[str, ...]
@@ -83,12 +86,18 @@ class Schema:
     separators: Mapping[str, str] = field(default_factory=dict, compare=False)
     times: Mapping[str, str] = field(default_factory=dict)
     day_first: bool = field(default=False, compare=False)
+    positive_label: str | None = None
 
     def __post_init__(self) -> None:
         if self.day_first and self.time in self.times:
             raise ValueError(
                 f"day_first: the features of column {self.time} would have the month first; write "
                 "its dates as in `2024-01-31`, or make no features of it"
+            )
+        if self.positive_label is not None and len(self.labels) != 1:
+            raise ValueError(
+                f"positive_label is the value of one label column, got {self.positive_label!r} and "
+                f"the labels {list(self.labels)}"
             )
         if self.hash_version != VERSION:
             raise ValueError(
@@ -156,7 +165,7 @@ class Schema:
         Returns:
             The schema without labels, sample weights, times and groups.
         """
-        return replace(self, labels=(), weight=None, time=None, group=None)
+        return replace(self, labels=(), positive_label=None, weight=None, time=None, group=None)
 
     @property
     def columns(self) -> tuple[str, ...]:

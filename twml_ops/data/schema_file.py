@@ -12,7 +12,8 @@ from twml_ops.data.errors import DataError, one_line
 from twml_ops.data.infer import Finding
 from twml_ops.data.schema import SPARSE_IDS, TIME_PARTS, TIME_UNITS, Kind, Schema
 
-_KEYS = ("features", "labels", "positive", "weight", "time", "day_first", "group", "hash_version")
+_NAMES = ("positive_label", "weight", "time", "group")  # of one text each
+_KEYS = ("features", "labels", "positive", *_NAMES, "day_first", "hash_version")
 _FEATURE_KEYS = (
     *("name", "kind", "weights", "separator", "dim", "features", "unit", "drop", "reason"),
 )
@@ -50,11 +51,7 @@ def schema_to_dict(schema: Schema, findings: Mapping[str, Finding] | None = None
         "features": features,
         "labels": list(schema.labels),
         "positive": schema.label,
-        **{
-            name: value
-            for name in ("weight", "time", "group")
-            if (value := getattr(schema, name)) is not None
-        },
+        **{name: value for name in _NAMES if (value := getattr(schema, name)) is not None},
         **({"day_first": True} if schema.day_first else {}),
         "hash_version": schema.hash_version,
     }
@@ -130,13 +127,13 @@ def schema_from_dict(content: Any, where: str) -> Schema:
     if not labels:
         raise DataError(f"{where}: `labels` must name at least one column, got none")
     one_name: dict[str, Any] = {
-        name: _text(content, name, where) for name in ("weight", "time", "group") if name in content
+        name: _text(content, name, where) for name in _NAMES if name in content
     }
     day_first = content.get("day_first", False)
     if not isinstance(day_first, bool):
         raise DataError(f"{where}: `day_first` must be true or false, got {day_first!r}")
     version = content.get("hash_version", VERSION)
-    positive = content.get("positive", "the label is 1")
+    positive = content.get("positive", f"the label is {one_name.get('positive_label', 1)}")
     try:
         return Schema(
             tuple(names["continuous"]),

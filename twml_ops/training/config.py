@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from twml_ops.data import ColumnUses
 
 COLUMN_OPTIONS = (
-    *("label", "time", "time_features", "weight", "group", "categorical", "numeric", "drop"),
+    *("label", "positive_label", "time", "time_features", "weight", "group"),
+    *("categorical", "numeric", "drop"),
 )
 """The fields that say what columns are."""
 
@@ -96,6 +97,8 @@ class RunConfig:
         schema_file: file with the uses of the columns of `data`; None: as they look like.
         label: names of the label columns; none: `label`. This and the following ones are for data
             without a `schema_file`; see `twml_ops.data.ColumnUses`.
+        positive_label: the value of the label column for which the label is 1, and 0 for all
+            others; None: the column has 0 and 1, bools, or yes and no.
         time: the column with the times of the examples; None: one that looks like it, if any.
         time_features: what is made of times: `hour`, `weekday`, `month` or `hour_of_week` of the
             column `time`, or of another one, as `COLUMN.hour`.
@@ -139,6 +142,7 @@ class RunConfig:
     model_options: dict[str, Any] = dataclasses.field(default_factory=dict)
     schema_file: str | None = None
     label: list[str] = dataclasses.field(default_factory=list)
+    positive_label: str | None = None
     time: str | None = None
     time_features: list[str] = dataclasses.field(default_factory=list)
     weight: str | None = None
@@ -172,9 +176,17 @@ class RunConfig:
         """What the user says of the columns."""
         from twml_ops.data import ColumnUses  # which imports TensorFlow
 
-        names = (self.categorical, self.numeric, self.drop, self.time_features)
-        lists = map(tuple, names)
-        return ColumnUses(tuple(self.label), self.time, self.weight, self.group, *lists)
+        return ColumnUses(
+            labels=tuple(self.label),
+            positive_label=self.positive_label,
+            time=self.time,
+            weight=self.weight,
+            group=self.group,
+            categorical=tuple(self.categorical),
+            numeric=tuple(self.numeric),
+            drop=tuple(self.drop),
+            time_features=tuple(self.time_features),
+        )
 
     def to_json(self) -> dict[str, Any]:
         """The fields as values that JSON can hold.
