@@ -155,6 +155,34 @@ def test_the_help_and_the_version_do_not_import_tensorflow():
     assert "--learning-rate" in done.stdout
 
 
+def test_wrong_files_and_columns_are_found_without_tensorflow(tmp_path):
+    (tmp_path / "a.csv").write_text("event,x\n" + "".join(f"{i % 2},{i}.5\n" for i in range(20)))
+    train = ["train", "--data", f"{tmp_path}/a.csv", "--out", f"{tmp_path}/run"]
+    commands = {
+        "event": ["schema", f"{tmp_path}/a.csv", "--label", "event"],
+        "no such file": ["train", "--data", f"{tmp_path}/b.csv", "--out", f"{tmp_path}/run"],
+        "no column `clicked`": [*train, "--label", "clicked"],
+        "no column `price`": [*train, "--label", "event", "--numeric", "price"],
+        "no such eval": [*train, "--label", "event", "--eval", f"{tmp_path}/no such eval.csv"],
+    }
+    code = (
+        "import contextlib, json, sys; sys.modules['tensorflow'] = None\n"
+        "from twml_ops.cli import main\n"
+        "for arguments in json.loads(sys.argv[1]):\n"
+        "    with contextlib.suppress(SystemExit):\n"
+        "        main(arguments)\n"
+    )
+    command = [sys.executable, "-c", code, json.dumps([*commands.values()])]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    schema, *errors = commands
+    assert schema in done.stdout
+    lines = done.stderr.splitlines()
+    assert len(lines) == len(errors)
+    for line, error in zip(lines, errors, strict=True):
+        assert error in line
+    assert [*tmp_path.iterdir()] == [tmp_path / "a.csv"]
+
+
 def test_a_run_of_a_model_on_fields_is_evaluated_explained_and_calibrated(
     fields_run, tmp_path, capsys
 ):

@@ -13,8 +13,6 @@ from twml_ops.cli.options import ColumnOptions
 from twml_ops.data import ColumnUses
 from twml_ops.training.config import AUTO, COLUMN_OPTIONS, DEFAULT, ClusterOptions, RunConfig
 from twml_ops.training.errors import UserError
-from twml_ops.training.model_options import builder_of, check_options, parse_options
-from twml_ops.training.run import versions
 from twml_ops.training.run_folder import RUN_FILE
 
 
@@ -84,6 +82,8 @@ def configure(file: Path | None, given: Mapping[str, Any], options: Sequence[str
                 why = "--model auto chooses the options; name a model to set them"
             raise UserError(f"--set: {why}")
         return config
+    from twml_ops.training.model_options import builder_of, check_options, parse_options
+
     build = builder_of(config.model)
     parsed = parse_options(config.model, build, options)
     config = dataclasses.replace(config, model_options={**config.model_options, **parsed})
@@ -130,6 +130,8 @@ def _warn_of_versions(made_by: Any) -> None:
     """Warns if a run was made by other versions, with which its weights would not be the same."""
     if not isinstance(made_by, Mapping):
         return
+    from twml_ops.training.run import versions
+
     for name, version in versions().items():
         if made_by.get(name, version) != version:
             make_error_console().print(

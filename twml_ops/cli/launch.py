@@ -170,7 +170,7 @@ def run_peers(
     from twml_ops.peers import launch as peers_launch
     from twml_ops.peers.channel import Consistency
     from twml_ops.peers.dataflow import Name
-    from twml_ops.training.peers import PEER_OPTIONS
+    from twml_ops.training.config import PEER_OPTIONS
 
     choices: dict[str, tuple[str, ...]] = {
         "dataflow": get_args(Name),

@@ -10,7 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 from twml_ops.cli.errors import message_of
 from twml_ops.cli.options import command_line
-from twml_ops.training.config import NO_CHECKPOINTS, CheckpointOptions, RunConfig
+from twml_ops.training.config import (
+    NO_CHECKPOINTS,
+    CheckpointOptions,
+    RunConfig,
+    cluster_role,
+    is_rank,
+)
 from twml_ops.training.errors import RunInterrupted
 
 if TYPE_CHECKING:
@@ -43,12 +49,17 @@ def run_task(
     """
     from twml_ops.cli.console import make_console
     from twml_ops.cli.reporter import ConsoleReporter
-    from twml_ops.training import cluster, peers
+
+    role = cluster_role()
+    asked, reporter = config, ConsoleReporter(make_console())
+    if role == "alone" and not is_rank():
+        config = dataclasses.replace(config, cluster=None)
+        _train_alone(config, out, overwrite, checkpoints, reporter)
+        return
+    from twml_ops.training import cluster
     from twml_ops.training.fit import check_ensemble
 
-    role = cluster.cluster_role()
     check_ensemble(config)
-    asked, reporter = config, ConsoleReporter(make_console())
     if role != "alone":
         cluster.check_cluster(config)
         config = cluster.with_cluster_model(config)
@@ -60,26 +71,28 @@ def run_task(
         evaluate_checkpoints(config, out, overwrite, checkpoints.resume, reporter)
     elif role != "alone":
         _train_in_cluster(config, out, overwrite, checkpoints.resume, asked, reporter)
-    elif peers.is_rank():
+    else:
         config = dataclasses.replace(config, cluster=None)
         _train_rank(config, out, overwrite, checkpoints, reporter)
-    else:
-        _train_alone(
-            dataclasses.replace(config, cluster=None), out, overwrite, checkpoints, reporter
-        )
 
 
 def _train_alone(
     config: RunConfig, out: Path, overwrite: bool, options: CheckpointOptions, reporter: Reporter
 ) -> None:
-    from twml_ops.training.checkpoints import RunCheckpoints
-    from twml_ops.training.cluster import checkpoint_dir
     from twml_ops.training.run_folder import new_folder
+    from twml_ops.training.sources import open_data
 
     with new_folder(out, overwrite, reporter=reporter) as folder:
+        # What is wrong with files and names of columns is said before TensorFlow is imported.
+        opened = open_data(config) if config.from_run is None else None
+        from twml_ops.training.checkpoints import RunCheckpoints
+        from twml_ops.training.cluster import checkpoint_dir
+        from twml_ops.training.fit import check_ensemble
+
+        check_ensemble(config)
         saved = RunCheckpoints(checkpoint_dir(out), config, options, overwrite, reporter)
         with contextlib.closing(saved):
-            result = _train_to(folder, out, config, reporter, checkpoints=saved)
+            result = _train_to(folder, out, config, reporter, checkpoints=saved, opened=opened)
     _end(result, out, saved)
 
 
@@ -92,7 +105,6 @@ def _train_in_cluster(
     reporter: Reporter,
 ) -> None:
     """Trains as the chief, which writes the folder of the run, or as another worker."""
-    from twml_ops.training.cluster import cluster_role
     from twml_ops.training.cluster_checkpoints import ClusterCheckpoints
     from twml_ops.training.cluster_runner import ClusterRunner
     from twml_ops.training.model import with_learning_rate

@@ -339,7 +339,7 @@ def train(
     """
     from twml_ops.cli.configure import configure
     from twml_ops.cli.run_task import run_task
-    from twml_ops.training.cluster import cluster_role
+    from twml_ops.training.config import cluster_role
 
     given = given_options(ctx)
     in_cluster = cluster_role() != "alone"

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator
-from typing import Any
-
-import tensorflow as tf
+from typing import TYPE_CHECKING, Any
 
 from twml_ops.data.block import Block
 from twml_ops.data.layouts import Layout
 from twml_ops.data.order import regroup
+
+if TYPE_CHECKING:
+    import tensorflow as tf
 
 
 def dataset(
@@ -37,6 +38,8 @@ def dataset(
             are unknown.
         repeat: whether each iteration goes through the passes one after the other, without end.
     """
+    import tensorflow as tf
+
     passes = itertools.count()
 
     def batches() -> Iterator[Any]:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
-import tensorflow as tf
 
 from twml_ops.data.block import Array, Block, Categories, Group, Numbers, Rows
 from twml_ops.data.errors import DataError
 from twml_ops.data.row_keys import ROW_KEYS
 from twml_ops.data.schema import Schema
+
+if TYPE_CHECKING:
+    import tensorflow as tf
 
 LayoutName = Literal["ragged", "fields", "keyed_fields"]
 """The form of a batch of features; see `Source.dataset`."""
@@ -43,12 +45,16 @@ class Layout(ABC):
 
     def signature(self, batch_size: int | None) -> Any:
         """The tensors' types; `batch_size` if all batches have it."""
+        import tensorflow as tf
+
         shape = [batch_size, len(self.labels)] if len(self.labels) > 1 else [batch_size]
         weights = (tf.TensorSpec([batch_size], tf.float32),) if self.weighted else ()
         return tf.TensorSpec(shape, tf.float32), self._signature(batch_size), weights
 
     def finish(self, labels: Any, parts: Mapping[str, Any], weights: Any) -> Any:
         """`(features, labels)` or `(features, labels, sample weights)` of the tensors."""
+        import tensorflow as tf
+
         if len(self.labels) > 1:
             columns = tf.split(labels, len(self.labels), axis=1)
             return self._finish(parts), dict(zip(self.labels, columns, strict=True)), *weights
@@ -133,6 +139,8 @@ class Fields(Layout):
         return arrays
 
     def _signature(self, batch_size: int | None) -> dict[str, Any]:
+        import tensorflow as tf
+
         schema = self._schema
         spec: dict[str, Any] = {}
         if self._keyed:
@@ -189,12 +197,16 @@ def _rows_arrays(rows: Group) -> tuple[Array, ...]:
 
 
 def _rows_spec(batch_size: int | None, has_values: bool) -> tuple[Any, ...]:
+    import tensorflow as tf
+
     splits = tf.TensorSpec([None if batch_size is None else batch_size + 1], tf.int64)
     ids, values = tf.TensorSpec([None], tf.int64), tf.TensorSpec([None], tf.float32)
     return (splits, ids, values) if has_values else (splits, ids)
 
 
 def _ragged(name: str, arrays: tuple[Any, ...]) -> dict[str, tf.RaggedTensor]:
+    import tensorflow as tf
+
     splits, *flat = arrays
     return {
         f"{name}_{part}": tf.RaggedTensor.from_row_splits(values, splits, validate=False)

@@ -19,7 +19,6 @@ from twml_ops.data.remote import is_remote
 from twml_ops.data.schema import Schema
 from twml_ops.data.schema_file import read_schema
 from twml_ops.data.source import RowRange, Source
-from twml_ops.data.tfrecord import TFRecordSource
 
 SCHEMES = ("flights", "criteo:PATH", "libsvm:PATH", "csv:GLOB", "parquet:GLOB", "tfrecord:GLOB")
 """The forms of a SOURCE string."""
@@ -160,6 +159,8 @@ def _open(
             schema=schema,
             uses=uses,
         )
+    from twml_ops.data.tfrecord import TFRecordSource  # which imports TensorFlow
+
     return TFRecordSource(name, path, size, schema=schema, uses=uses)
 
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
-
-import tensorflow as tf
 
 from twml_ops.data import batches, order
 from twml_ops.data.block import Block
@@ -29,6 +28,7 @@ from twml_ops.data.units import (
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    import tensorflow as tf
 
 CACHE_BYTES = 1 << 30
 
@@ -534,8 +534,10 @@ def original_errors(*sources: Source) -> Iterator[None]:
         source._error = None
     try:
         yield
-    except tf.errors.OpError as e:
-        for source in sources:
-            if source._error is not None:
-                raise source._error from None
-        raise e
+    except Exception as e:
+        tensorflow = sys.modules.get("tensorflow")
+        if tensorflow is not None and isinstance(e, tensorflow.errors.OpError):
+            for source in sources:
+                if source._error is not None:
+                    raise source._error from None
+        raise

@@ -10,7 +10,6 @@ import dataclasses
 import hashlib
 import json
 import math
-import os
 import shutil
 import time
 from collections.abc import Callable, Sequence
@@ -31,30 +30,6 @@ if TYPE_CHECKING:
 
 MODEL_FILES = "model"  # the beginning of the name of its file
 CLUSTER_MODEL = "sparse_mlp"  # the servers hold the tables of sparse linear layers
-
-
-def cluster_role() -> str:
-    """The role of this process in the cluster that `TF_CONFIG` describes.
-
-    Returns:
-        "ps", "chief", "worker" or "evaluator"; "alone" if there are no parameter servers.
-
-    Raises:
-        UserError: `TF_CONFIG` is malformed.
-    """
-    if not os.environ.get("TF_CONFIG", "").strip():
-        return "alone"
-    from twml_ops.distribute import Cluster
-
-    try:
-        cluster = Cluster.from_environment()
-    except ValueError as e:
-        raise UserError(str(e)) from e
-    if cluster.job in ("ps", "evaluator"):
-        return cluster.job
-    if not cluster.servers:
-        return "alone"
-    return "chief" if cluster.is_chief else "worker"
 
 
 def check_cluster(config: RunConfig) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import collections.abc
 import dataclasses
 import json
+import os
 import types
 import typing
 from collections.abc import Mapping
@@ -395,3 +396,36 @@ def _is_mapping(expected: Any) -> bool:
 def _item(expected: Any) -> Any:
     """The type of the items of a sequence."""
     return (*typing.get_args(expected), str)[0]
+
+
+PEER_OPTIONS = "TWML_OPS_PEERS"
+"""The environment variable with the options of a rank of a job."""
+
+
+def is_rank() -> bool:
+    """Whether this process is a rank of a job."""
+    return PEER_OPTIONS in os.environ
+
+
+def cluster_role() -> str:
+    """The role of this process in the cluster that `TF_CONFIG` describes.
+
+    Returns:
+        "ps", "chief", "worker" or "evaluator"; "alone" if there are no parameter servers.
+
+    Raises:
+        UserError: `TF_CONFIG` is malformed.
+    """
+    if not os.environ.get("TF_CONFIG", "").strip():
+        return "alone"
+    from twml_ops.distribute import Cluster
+
+    try:
+        cluster = Cluster.from_environment()
+    except ValueError as e:
+        raise UserError(str(e)) from e
+    if cluster.job in ("ps", "evaluator"):
+        return cluster.job
+    if not cluster.servers:
+        return "alone"
+    return "chief" if cluster.is_chief else "worker"

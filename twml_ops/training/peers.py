@@ -15,7 +15,7 @@ from twml_ops.checkpoint import CheckpointCallback
 from twml_ops.data import InputPosition, Source
 from twml_ops.data.source import RowRange
 from twml_ops.training.checkpoints import RunCheckpoints
-from twml_ops.training.config import AUTO, CheckpointOptions, RunConfig
+from twml_ops.training.config import AUTO, PEER_OPTIONS, CheckpointOptions, RunConfig
 from twml_ops.training.errors import UserError
 from twml_ops.training.labels import joined_outputs
 from twml_ops.training.reporter import SILENT, Reporter
@@ -25,13 +25,7 @@ from twml_ops.training.runners import LocalRunner, Monitored
 if TYPE_CHECKING:
     from twml_ops.peers import PeerGroup
 
-PEER_OPTIONS = "TWML_OPS_PEERS"
 """Environment variable: the arguments of `PeerAveraging` as JSON. It makes a process a rank."""
-
-
-def is_rank() -> bool:
-    """Whether this process is a rank of a job."""
-    return PEER_OPTIONS in os.environ
 
 
 class PeerRunner(LocalRunner):

@@ -20,8 +20,8 @@ from twml_ops.analysis import leaking_features, scoring
 from twml_ops.data import Schema, Source, original_errors
 from twml_ops.peers import PeerGroup
 from twml_ops.training.checkpoints import RunCheckpoints
-from twml_ops.training.cluster import check_one_label, cluster_role, differences_to_one_process
-from twml_ops.training.config import AUTO, FORMAT, FORMAT_KEY, RunConfig
+from twml_ops.training.cluster import check_one_label, differences_to_one_process
+from twml_ops.training.config import AUTO, FORMAT, FORMAT_KEY, RunConfig, cluster_role
 from twml_ops.training.evaluation import importances_of, score_source, throughput
 from twml_ops.training.fit import final_fit, fit_members
 from twml_ops.training.labels import check_balance, labels_of_one_value, training_examples
@@ -40,9 +40,10 @@ from twml_ops.training.runners import LocalRunner, Runner
 from twml_ops.training.selection import check_auto, choose, second_model, with_crosses
 from twml_ops.training.sources import (
     Holdout,
+    OpenedData,
     default_holdout,
     learn_features,
-    open_pair,
+    open_data,
     parse_all,
     split,
 )
@@ -64,6 +65,7 @@ def train(
     asked: RunConfig | None = None,
     command: str = "",
     phases: Phases | None = None,
+    opened: OpenedData | None = None,
 ) -> RunResult:
     """Trains and evaluates a model.
 
@@ -81,6 +83,7 @@ def train(
         asked: what the user chose, where a cluster or peers may train something else.
         command: the command that repeats the run, for its facts; empty if there is none.
         phases: records the phases; None: they begin with this call.
+        opened: what `open_data` has made of `config`; None: the data are opened here.
 
     Raises:
         UserError: the configuration is invalid, or the loss became NaN.
@@ -102,7 +105,7 @@ def train(
         eval_is_given = config.eval is not None or eval is not None
         from_objects = data is not None
         with phase("inspection of the data"):
-            data, held_out, holdout = _opened(config, start, data, eval)
+            data, held_out, holdout = opened or _opened(config, start, data, eval)
         if cluster_role() != "worker" and (group is None or group.rank == 0):
             reporter.columns(data)
         if config.cluster is not None:
@@ -216,21 +219,15 @@ def train(
 
 def _opened(
     config: RunConfig, start: WarmStart | None, data: Source | None, eval: Source | None
-) -> tuple[Source, Source, Holdout]:
-    """The training data, the evaluation data, and how these would be held out of the others."""
+) -> OpenedData:
+    """The data of a training, of which the caller may have opened some."""
+    like, holdout = (start.schema, start.holdout) if start else (None, None)
     if data is None:
         if eval is not None:
             raise ValueError("eval: expected data as well, got None")
-        like = start.schema if start else None
-        uses = config.uses if like is None and config.schema_file is None else None
-        data, eval = open_pair(
-            *(config.data, config.eval, like, config.schema_file, uses),
-            start.holdout if start else None,
-        )
-        holdout = start.holdout if start else default_holdout(config.schema_file, data.schema)
-        return data, eval, holdout
-    holdout = start.holdout if start else default_holdout(config.schema_file, data.schema)
-    return (*((data, eval) if eval is not None else split(data, holdout)), holdout)
+        return open_data(config, like, holdout)
+    holdout = holdout or default_holdout(config.schema_file, data.schema)
+    return OpenedData(*((data, eval) if eval is not None else split(data, holdout)), holdout)
 
 
 def training_facts(

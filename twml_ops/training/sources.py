@@ -6,22 +6,46 @@ import contextlib
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from twml_ops._known_categories import Count, KnownCategories
 from twml_ops.data import Block, ColumnUses, DataWarning, Schema, Source, open_source, split_in_time
 from twml_ops.data.block import Array
-from twml_ops.training.drift import (
-    EvenSample,
-    Statistics,
-    categories_of,
-    count_categories,
-    drift_warning,
-)
+from twml_ops.training.config import RunConfig
+
+if TYPE_CHECKING:
+    from twml_ops.training.drift import Statistics
 
 LARGE_BATCH_SIZE = 8192  # of passes over data that do not train
 Holdout = Literal["time", "order"]
 """How evaluation data are held out: the latest examples, or the last ones of the files."""
+
+
+class OpenedData(NamedTuple):
+    """The training data, the evaluation data, and how these are held out of data if not given."""
+
+    train: Source
+    eval: Source
+    holdout: Holdout
+
+
+def open_data(
+    config: RunConfig, like: Schema | None = None, holdout: Holdout | None = None
+) -> OpenedData:
+    """Opens the data of a training, without TensorFlow unless they are TFRecord files.
+
+    Args:
+        config: of the training.
+        like: the schema of the run that it continues; None: it continues none.
+        holdout: as of `open_pair`.
+
+    Raises:
+        FileNotFoundError: a file does not exist.
+        DataError: as `open_pair`.
+    """
+    uses = config.uses if like is None and config.schema_file is None else None
+    data, eval = open_pair(config.data, config.eval, like, config.schema_file, uses, holdout)
+    return OpenedData(data, eval, holdout or default_holdout(config.schema_file, data.schema))
 
 
 def open_pair(
@@ -110,6 +134,8 @@ def learn_categories(
     Returns:
         The categories of both.
     """
+    from twml_ops.training.drift import categories_of, count_categories
+
     schema = source.schema
     known = before or KnownCategories(schema.categorical)
     counts: dict[str, Count] = {}
@@ -136,6 +162,8 @@ def learn_features(
     Returns:
         (categories, histograms); None if the data have none.
     """
+    from twml_ops.training.drift import EvenSample, Statistics
+
     schema = source.schema
     if not schema.categorical and not schema.continuous:
         return None, None
@@ -169,6 +197,8 @@ def checked_features(run: Path, source: Source) -> contextlib.AbstractContextMan
     Raises:
         ValueError: a file of the run is damaged.
     """
+    from twml_ops.training.drift import Statistics
+
     return compared_features(KnownCategories.load(run), Statistics.load(run), source)
 
 
@@ -186,6 +216,8 @@ def compared_features(
     Yields:
         Nothing.
     """
+    from twml_ops.training.drift import count_categories, drift_warning
+
     unknown, counts, schema = dict[str, Count](), dict[str, Array](), source.schema
     if known is not None:
         source.watch(lambda block: count_categories(known, block, schema, unknown))
