@@ -625,3 +625,18 @@ def test_a_time_that_some_rows_lack_says_where_these_rows_are(tmp_path):
         found = open_source(str(tmp_path / "x.csv")).findings["ts"]
     assert (found.kind, found.sure) == ("time", False)
     assert found.why == "dates; examples without one are trained on, never held out"
+
+
+@pytest.mark.parametrize("text", ["inf", "-Infinity"])
+def test_infinite_numbers_are_no_categories_but_an_error_that_names_the_row(text, tmp_path):
+    numbers = [i + 0.5 for i in range(60)]
+    (tmp_path / "a.csv").write_text(
+        "label,x\n" + "".join(f"{i % 2},{x}\n" for i, x in enumerate([*numbers, text]))
+    )
+    table = pa.table({"label": [0, 1] * 30 + [0], "x": [*numbers, float(text)]})
+    parquet.write_table(table, tmp_path / "a.parquet")
+    for kind, error in (("csv", f"line 62: column x: .* got '{text}'"), ("parquet", "row 60: x")):
+        source = open_source(f"{kind}:{tmp_path}/a.{kind}")
+        assert source.schema.continuous == ("x",)
+        with pytest.raises(DataError, match=error):
+            list(source.blocks())

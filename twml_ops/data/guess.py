@@ -15,6 +15,7 @@ from twml_ops._category_hash import NULLS
 from twml_ops.data.errors import DataWarning
 
 NUMBER = r"^[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?$"
+INFINITE = r"^[-+]?(?i:inf|infinity)$"
 INTEGER = r"^[-+]?[0-9]+$"
 WHOLE = r"^[-+]?[0-9]+(\.0*)?$"
 LEADING_ZERO = r"^[-+]?0[0-9]"

@@ -28,6 +28,7 @@ from twml_ops._category_hash import NULLS
 from twml_ops.data.errors import quote
 from twml_ops.data.guess import (
     AMOUNT,
+    INFINITE,
     INTEGER,
     LEADING_ZERO,
     NUMBER,
@@ -174,6 +175,11 @@ def _of_texts(name: str, column: pa.Array, may_be_numbers: bool) -> Finding | No
         unit = _unit(np.unique(numbers_of_texts(values)[0]))
         text = Finding("categorical", "text", distinct, typed=typed, by_type=True, unit=unit)
         return found or text
+    infinite = pc.match_substring_regex(values, INFINITE)
+    if may_be_numbers and pc.any(numbers).as_py() and pc.all(pc.or_(numbers, infinite)).as_py():
+        # As in Parquet files: reading names the row, and no category hides it.
+        why = f"numbers, and {quote(values.filter(infinite)[0].as_py())}, which is an error"
+        return Finding("continuous", why, distinct, sure=False)
     if are_times(values):
         return _of_times(texts, values)
     if {v.lower() for v in values[:3].to_pylist()} in _BOOLS and distinct == 2:
