@@ -124,8 +124,13 @@ class CategoryCounts:
         self._add(unique, new.reshape(len(unique), self.num_folds, 2))
 
     def _add(self, keys: Array, sums: Array) -> None:
-        """Adds the sums of `keys`, which are strictly ascending."""
-        merged = np.union1d(self._keys, keys)
+        """Adds the sums of `keys`, which are strictly ascending. Arrays of sums never change."""
+        if not len(self._keys):
+            self._keys, self._sums = keys, sums
+            return
+        merged = np.concatenate([self._keys, keys])
+        merged.sort(kind="stable")  # merges two ascending parts in linear time
+        merged = merged[np.append(True, merged[1:] != merged[:-1])]
         total = np.zeros((len(merged), self.num_folds, 2))
         total[np.searchsorted(merged, self._keys)] += self._sums
         total[np.searchsorted(merged, keys)] += sums

@@ -16,6 +16,7 @@ Cross = tuple[int, ...]
 _PRIOR = 4.0  # 1 / the variance of the effects of categories on the logit
 _KEPT = 64  # candidates of each size that are looked at more than once
 _NEW_CATEGORIES = 1.02  # smallest factor by which a cross has more categories than a part of it
+_FEW = 8  # columns whose products are computed without BLAS
 _MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
 
 
@@ -198,10 +199,12 @@ def linear_logits(
 
 def _derivatives(columns: Array, residuals: Array, curvatures: Array) -> tuple[Array, Array]:
     """Gradient [1 + C] and Hessian of the log likelihood in a constant and columns [C, N]."""
-    gradient = np.concatenate([[residuals.sum()], columns @ residuals])
+    gradient = np.concatenate([[residuals.sum()], np.einsum("cn,n->c", columns, residuals)])
     hessian = np.eye(len(gradient))
     scaled = columns * curvatures
     hessian[0, 0] += curvatures.sum()
     hessian[0, 1:] = hessian[1:, 0] = scaled.sum(axis=1)
-    hessian[1:, 1:] += scaled @ columns.T
+    # Threads of BLAS wait busily for the next product, which costs more than a small one.
+    few = len(columns) <= _FEW
+    hessian[1:, 1:] += np.einsum("cn,dn->cd", scaled, columns) if few else scaled @ columns.T
     return gradient, hessian

@@ -127,23 +127,29 @@ def _is_clear(gains: Array) -> bool:
 def _losses(crosses: list[tuple[int, ...]], fit: Examples, held_out: Examples) -> list[Array]:
     """The losses of the held-out examples, without and with the statistics of crosses."""
     fields = fit.ids.shape[1]
-    x: list[list[tuple[Array, Array]]] = [[(fit.numbers, held_out.numbers)] for _ in range(2)]
-    for kind in (TargetStatistics, CountStatistics):
-        layer = kind(fields, crosses)
-        keyed = (fit.ids, fit.row_keys)
-        layer.adapt([(keyed, fit.labels, fit.weights)])
-        seen, new = layer(keyed, training=True).numpy(), layer(held_out.ids).numpy()
-        x[0].append((seen[:, :fields], new[:, :fields]))
-        x[1].append((seen, new))
-    # The statistics are of all examples.
-    some = np.argsort(core.hash_ids(fit.row_keys, _BITS, _SALT + 1), kind="stable")
-    some = np.sort(some[:_MAX_TREE_EXAMPLES])
+    with_trees = BoostedTrees.is_available()
+    some = np.arange(len(fit.ids))
+    if with_trees:
+        some = np.argsort(core.hash_ids(fit.row_keys, _BITS, _SALT + 1), kind="stable")
+        some = np.sort(some[:_MAX_TREE_EXAMPLES])
+    seen = Examples(*(column[some] for column in fit))
+    # The statistics are of all examples. All layers count the same.
+    kinds = [kind(fields, crosses) for kind in (TargetStatistics, CountStatistics)]
+    counts = kinds[0].new_counts()
+    counts.update(fit.ids, fit.row_keys, fit.labels, fit.weights)
+    x: list[list[tuple[Array, Array]]] = [[(seen.numbers, held_out.numbers)] for _ in range(2)]
+    for layer in kinds:
+        layer.adapt_from_counts(counts)
+        values = layer((seen.ids, seen.row_keys), training=True).numpy()
+        new = layer(held_out.ids).numpy()
+        x[0].append((values[:, :fields], new[:, :fields]))
+        x[1].append((values, new))
 
     def losses(columns: list[tuple[Array, Array]]) -> Array:
-        seen, new = (np.concatenate(part, axis=1) for part in zip(*columns, strict=True))
-        parts = (seen, fit.labels, fit.weights), (new, held_out.labels, held_out.weights)
-        if BoostedTrees.is_available():
-            return train_ensemble([part[some] for part in parts[0]], parts[1], _TREES).losses
+        values, new = (np.concatenate(part, axis=1) for part in zip(*columns, strict=True))
+        parts = (values, seen.labels, seen.weights), (new, held_out.labels, held_out.weights)
+        if with_trees:
+            return train_ensemble(*parts, _TREES).losses
         return _losses_of_linear_model(*parts)
 
     with ThreadPoolExecutor(2) as pool:  # each trains in one thread
