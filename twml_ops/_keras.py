@@ -352,12 +352,14 @@ class LayerCall(NamedTuple):
         inputs: Keys of the input tensors, in order.
         outputs: Keys of the output tensors.
         named: Keys of the input tensors by their names, if the first argument is a mapping.
+        tensors: The output tensors.
     """
 
     layer: Any
     inputs: tuple[Any, ...]
     outputs: tuple[Any, ...]
     named: dict[str, Any]
+    tensors: tuple[Any, ...]
 
 
 def layer_calls(outputs: Any) -> tuple[list[LayerCall], list[Any]]:
@@ -382,7 +384,8 @@ def layer_calls(outputs: Any) -> tuple[list[LayerCall], list[Any]]:
             is_input = isinstance(layer, tf.keras.layers.InputLayer)
             arguments = () if is_input else tuple(visit(t) for t in inputs)
             named = {} if is_input else _named_inputs(node)
-            ordered.append(LayerCall(layer, arguments, tuple(map(_key, results)), named))
+            keys = tuple(map(_key, results))
+            ordered.append(LayerCall(layer, arguments, keys, named, tuple(results)))
         return _key(tensor)
 
     return ordered, [visit(t) for t in tf.nest.flatten(outputs)]

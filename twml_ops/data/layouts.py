@@ -16,7 +16,7 @@ from twml_ops.data.schema import Schema
 if TYPE_CHECKING:
     import tensorflow as tf
 
-LayoutName = Literal["ragged", "fields", "keyed_fields"]
+LayoutName = Literal["ragged", "fields", "keyed_fields", "row_keys"]
 """The form of a batch of features; see `Source.dataset`."""
 Arrays = dict[str, tuple[Array, ...]]
 
@@ -168,6 +168,19 @@ class Fields(Layout):
         return features
 
 
+class RowKeys(Layout):
+    """The key of each row, for features that were computed before."""
+
+    def _features(self, block: Block) -> Arrays:
+        return {ROW_KEYS: (block.columns[ROW_KEYS],)}
+
+    def _signature(self, batch_size: int | None) -> dict[str, Any]:
+        return {ROW_KEYS: (tf.TensorSpec([batch_size], tf.int64),)}
+
+    def _finish(self, parts: Mapping[str, Any]) -> dict[str, Any]:
+        return {ROW_KEYS: parts[ROW_KEYS][0]}
+
+
 def bag_name(column: str) -> str:
     """The prefix of the names of a bag's tensors: `bag_tags_ids` for the column `tags`."""
     return f"bag_{column}"
@@ -183,7 +196,11 @@ def named_layout(schema: Schema, name: LayoutName) -> Layout:
         return Ragged(schema.groups, schema.labels, schema.weight is not None)
     if name in ("fields", "keyed_fields"):
         return Fields(schema, keyed=name == "keyed_fields")
-    raise ValueError(f'layout must be "ragged", "fields" or "keyed_fields", got {name!r}')
+    if name == "row_keys":
+        return RowKeys(schema.labels, schema.weight is not None)
+    raise ValueError(
+        f'layout must be "ragged", "fields", "keyed_fields" or "row_keys", got {name!r}'
+    )
 
 
 def _copy(array: Array) -> Array:

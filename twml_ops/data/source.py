@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -179,7 +180,7 @@ class Source(ABC):
             FileNotFoundError: the data is not there.
             DataError: the data cannot be read; names the file and the line.
         """
-        blocks = self._epoch(InputPosition(seed), max(rows, 1)) if rows > 0 else iter(())
+        blocks = self._epoch(InputPosition(seed), max(rows, 1), True) if rows > 0 else iter(())
         found = list(in_range(blocks, 0, rows))
         return Block.concat(found) if sum(map(len, found)) else None
 
@@ -248,7 +249,9 @@ class Source(ABC):
         units = (unit for piece in self._pieces() for unit in piece.units())
         return sum(unit.size for unit in units if unit.rows())
 
-    def _epoch(self, position: InputPosition, batch_size: int) -> Iterator[Block]:
+    def _epoch(
+        self, position: InputPosition, batch_size: int, with_features: bool
+    ) -> Iterator[Block]:
         """The examples of an epoch in its order, from a position on."""
         if position.seed is None:
             yield from self.blocks(position.examples)
@@ -256,6 +259,8 @@ class Source(ABC):
         seed, epoch = position.seed, position.epoch
         window, start = divmod(position.examples, order.WINDOW_ROWS)
         blocks = self._parsed(self._units((seed, epoch)), position.examples - start)
+        if not with_features:
+            blocks = (dataclasses.replace(block, groups={}) for block in blocks)
         yield from order.shuffled_windows(blocks, seed, epoch, window, start, batch_size)
 
     def dataset(
@@ -282,7 +287,7 @@ class Source(ABC):
             drop_remainder: leave out a last batch of fewer than `batch_size` examples.
             layout: "ragged": the features that are present, as ragged rows. "fields": a matrix in
                 which each column is a field, with marks for what is missing. "keyed_fields": these,
-                and a key for each row.
+                and a key for each row. "row_keys": the key alone.
             position: where to continue, of the same `seed` (None without `shuffle`). The first
                 iteration is the rest of the epoch `position.epoch`, with the batches that would
                 have followed; the next iterations are the epochs after it. What was consumed is
@@ -307,7 +312,7 @@ class Source(ABC):
             `bag_tags_ids` (ragged int64) and, with weights, `bag_tags_values` (ragged float32);
             and `sparse_ids` and `sparse_values` as above. The layout "keyed_fields" also has
             `row_keys` (int64 [B]), a key of each example that does not depend on the order of
-            reading or on the worker that reads it.
+            reading or on the worker that reads it; the layout "row_keys" has nothing else.
 
             It knows its length if the number of examples is known by now, as it is once
             `num_examples` was called. `fit` of Keras needs that: at the end of a dataset of unknown
@@ -332,7 +337,7 @@ class Source(ABC):
             where = begin
             if iteration:
                 where = InputPosition(used_seed, begin.epoch + iteration)
-            return self._recorded(self._epoch(where, batch_size))
+            return self._recorded(self._epoch(where, batch_size, layout != "row_keys"))
 
         return batches.dataset(
             blocks,

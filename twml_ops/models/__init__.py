@@ -34,6 +34,7 @@ from twml_ops.models.deepfm import deepfm
 from twml_ops.models.dlrm import dlrm
 from twml_ops.models.ensemble import ensemble, ensemble_members
 from twml_ops.models.fm import fm
+from twml_ops.models.front import Front, batches_of, divided, keyed_batches
 from twml_ops.models.hashed_ids import HashedIds
 from twml_ops.models.logistic import logistic
 from twml_ops.models.mean_logit import MeanLogit, SigmoidOfMeanLogit
@@ -66,20 +67,24 @@ __all__ = [
     "Bias",
     "EnlargedModel",
     "EnlargedTable",
+    "Front",
     "HashedIds",
     "MeanLogit",
     "SigmoidOfMeanLogit",
     "SplitLabels",
+    "batches_of",
     "choose_crosses",
     "dcn",
     "deepfm",
     "default_name",
+    "divided",
     "dlrm",
     "enlarged_tables",
     "ensemble",
     "ensemble_members",
     "fm",
     "get",
+    "keyed_batches",
     "layout_of",
     "logistic",
     "mmoe",

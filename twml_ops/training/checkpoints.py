@@ -91,6 +91,11 @@ class RunCheckpoints:
         options = self._options
         return options.steps is not None or options.seconds is not None or options.resume
 
+    @property
+    def publishes(self) -> bool:
+        """Whether checkpoints are published, which need the whole model."""
+        return self._publisher is not None
+
     def load_member(self, number: int) -> FittedModel | None:
         """A member of an ensemble that an earlier process has trained.
 

@@ -23,7 +23,7 @@ from twml_ops.training.reporter import SILENT, Reporter
 from twml_ops.training.sources import LARGE_BATCH_SIZE
 from twml_ops.training.trained_run import TrainedRun
 
-_IMPORTANCE_PREDICTIONS = 1 << 18  # which bounds the time for many features
+_IMPORTANCE_PREDICTIONS = 1 << 17  # which bounds the time for many features
 
 
 def score_source(

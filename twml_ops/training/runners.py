@@ -39,6 +39,18 @@ class Monitored(NamedTuple):
     name: Literal["validation", "evaluation"]
 
 
+class Computed(NamedTuple):
+    """What the layers in front of the weights make of the data, computed once for all epochs.
+
+    Attributes:
+        train: replaces the row keys of batches of the training data.
+        monitored: batches of the monitored data; None: there are none.
+    """
+
+    train: Callable[[tf.data.Dataset], tf.data.Dataset]
+    monitored: tf.data.Dataset | None
+
+
 class Runner(Protocol):
     """Builds and fits the model of a run: `connect`, then `build`, then `fit`."""
 
@@ -132,10 +144,35 @@ class LocalRunner:
         The learning rate is constant, and each epoch ends with averaged weights, unless the rows of
         tables are in files: the averages would take the memory of whole tables.
         """
-        joint = joined_outputs(model, train.schema.labels)
-        history = self._compile(joint, train, monitored)
-        self._train(joint, model, train, monitored, epochs, callbacks, history)
-        return self._fitted(model, joint, history)
+        trained = joined_outputs(model, train.schema.labels)
+        rest, computed = self._computed(trained, train, monitored)
+        history = self._compile(rest, train, monitored)
+        self._train(rest, model, train, monitored, epochs, callbacks, history, computed=computed)
+        return self._fitted(model, rest, history)
+
+    def _computed(
+        self, model: tf.keras.Model, train: Source, monitored: Monitored | None
+    ) -> tuple[tf.keras.Model, Computed | None]:
+        """The model to train, and what is computed before; the model and None if nothing is.
+
+        Published checkpoints, slots of an earlier run and tables in files need the whole model.
+        """
+        config = self._config
+        published = self._checkpoints is not None and self._checkpoints.publishes
+        front = None
+        if not published and config.from_run is None and config.storage is None:
+            front = models.divided(model)
+        found = front and front.of(train, True, LARGE_BATCH_SIZE)
+        look_up = found and models.keyed_batches(found)
+        if front is None or not look_up:
+            return model, None
+        batches = None
+        if monitored is not None:
+            others = front.of(monitored.source, False, LARGE_BATCH_SIZE)
+            if others is None:
+                return model, None
+            batches = models.batches_of(others)
+        return front.rest, Computed(look_up, batches)
 
     def _compile(
         self, model: tf.keras.Model, train: Source, monitored: Monitored | None
@@ -170,26 +207,35 @@ class LocalRunner:
         callbacks: Sequence[tf.keras.callbacks.Callback],
         history: History,
         initial_epoch: int = 0,
+        computed: Computed | None = None,
     ) -> None:
         """Trains a compiled model up to a number of epochs, unless a callback ends it before.
 
         `served` is the model before its outputs were joined.
         """
         config, size = self._config, train.num_examples()
-        layout, labels = models.layout_of(served), train.schema.labels
+        labels = train.schema.labels
+        layout = models.layout_of(served)
         steps = -(-size // config.fixed_batch_size)
         validation_data = None
         if monitored is not None:
             monitored.source.num_examples()  # so that its dataset has a length: Keras 2 needs it
-            validation_data = monitored.source.dataset(LARGE_BATCH_SIZE, layout=layout)
+            validation_data = computed and computed.monitored
+            if validation_data is None:
+                validation_data = monitored.source.dataset(LARGE_BATCH_SIZE, layout=layout)
             validation_data = joined(validation_data, labels)
             if monitored.name == "validation":
                 validation_data = weighted(validation_data, config.positive_weight)
 
         def batches(**at: Any) -> tf.data.Dataset:
             dataset = train.dataset(
-                config.fixed_batch_size, shuffle=True, seed=config.seed, layout=layout, **at
+                config.fixed_batch_size,
+                shuffle=True,
+                seed=config.seed,
+                layout="row_keys" if computed else layout,
+                **at,
             )
+            dataset = computed.train(dataset) if computed else dataset
             dataset = weighted(joined(dataset, labels), config.positive_weight)
             return read_ahead(dataset, model)
 

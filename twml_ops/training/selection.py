@@ -217,6 +217,8 @@ def try_second_model(
 ) -> TrialResult:
     """Trains the second model with early stopping, unless an earlier process of the run has.
 
+    It stops when its loss on the validation data increases.
+
     Args:
         config: configuration with the second model.
         parts: training data and validation data.
@@ -231,7 +233,12 @@ def try_second_model(
     if kept and kept.results:
         return kept.results[0]
     with phase("second model", whole=True), reporter.phase(f"trying {config.model}"):
-        result = run_trial(config, parts, log_dir=log_dir)
+        # Its loss seldom decreases again after an increase, and it is the dearer of the models.
+        once = dataclasses.replace(config, patience=1)
+        result = run_trial(once, parts, log_dir=log_dir)
+        result = result._replace(
+            config=dataclasses.replace(result.config, patience=config.patience)
+        )
     if checkpoints:
         checkpoints.keep_trials(KeptTrials([result], result.trial.seconds))
     return result
