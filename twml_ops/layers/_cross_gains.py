@@ -16,7 +16,6 @@ Cross = tuple[int, ...]
 _PRIOR = 4.0  # 1 / the variance of the effects of categories on the logit
 _KEPT = 64  # candidates of each size that are looked at more than once
 _NEW_CATEGORIES = 1.02  # smallest factor by which a cross has more categories than a part of it
-_FEW = 8  # columns whose products are computed without BLAS
 _MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
 
 
@@ -204,7 +203,6 @@ def _derivatives(columns: Array, residuals: Array, curvatures: Array) -> tuple[A
     scaled = columns * curvatures
     hessian[0, 0] += curvatures.sum()
     hessian[0, 1:] = hessian[1:, 0] = scaled.sum(axis=1)
-    # Threads of BLAS wait busily for the next product, which costs more than a small one.
-    few = len(columns) <= _FEW
-    hessian[1:, 1:] += np.einsum("cn,dn->cd", scaled, columns) if few else scaled @ columns.T
+    # Without BLAS, whose threads wait busily for one another and for the next product.
+    hessian[1:, 1:] += np.einsum("cn,dn->cd", scaled, columns)
     return gradient, hessian

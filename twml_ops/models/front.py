@@ -110,7 +110,7 @@ def divided(model: tf.keras.Model) -> Front | None:
 
 def _has_no_weights(layer: Any, inputs: list[Any]) -> bool:
     if isinstance(layer, tf.keras.layers.Concatenate):
-        # Keras 3 declares the integers that it returns as floats, which an input would make of them.
+        # Keras 3 declares integers that it returns as floats, which an input would make of them.
         return all(tf.as_dtype(t.dtype).is_floating for t in inputs)
     return isinstance(layer, _WITHOUT_WEIGHTS)
 

@@ -217,7 +217,7 @@ def try_second_model(
 ) -> TrialResult:
     """Trains the second model with early stopping, unless an earlier process of the run has.
 
-    It stops when its loss on the validation data increases.
+    It stops when its loss on the validation data does not decrease.
 
     Args:
         config: configuration with the second model.
