@@ -34,7 +34,7 @@ class Front(NamedTuple):
         whole: the model.
         tensors: symbolic tensors of the model, which depend on the example alone.
         unused: for each of them, whether it has no effect in training.
-        rest: the model that takes these tensors as a list; its weights are those of the whole.
+        rest: the model that takes these tensors as a list, with the same weights as the whole.
     """
 
     whole: tf.keras.Model
