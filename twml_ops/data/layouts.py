@@ -175,6 +175,8 @@ class RowKeys(Layout):
         return {ROW_KEYS: (block.columns[ROW_KEYS],)}
 
     def _signature(self, batch_size: int | None) -> dict[str, Any]:
+        import tensorflow as tf
+
         return {ROW_KEYS: (tf.TensorSpec([batch_size], tf.int64),)}
 
     def _finish(self, parts: Mapping[str, Any]) -> dict[str, Any]:
