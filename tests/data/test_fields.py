@@ -152,7 +152,7 @@ def test_weights_of_a_bag_must_be_as_many(tmp_path):
 
 
 def test_an_unknown_layout_is_refused(path):
-    with pytest.raises(ValueError, match='layout must be "ragged", "fields" or "keyed'):
+    with pytest.raises(ValueError, match='"keyed_fields" or "row_keys", got .flat'):
         open_source(path, schema=SCHEMA).dataset(3, layout="flat")
 
 
