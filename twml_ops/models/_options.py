@@ -46,7 +46,7 @@ class VectorOptions(LinearOptions, total=False):
         None,
         """widths of single fields, such as city:4,device:2, or auto: the fourth root of the number
         of rows of a field, at most `units`. The others have the width `units`. Models that combine
-        vectors of one width multiply those of each field by a matrix of the field first.""",
+        vectors of one width first multiply the vectors of a field by a matrix of the field.""",
     ]
     l2: Annotated[
         float, 0.1, "strength of the L2 regularization of the vectors that a batch looks up."
