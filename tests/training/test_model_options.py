@@ -100,3 +100,8 @@ def test_a_model_that_cannot_be_found_is_an_error_of_the_user(reference, tmp_pat
     with pytest.raises(UserError) as error:
         builder_of(model.format(folder=tmp_path))
     assert message in str(error.value)
+
+
+def test_a_packaged_model_names_an_option_that_it_lacks():
+    with pytest.raises(TypeError, match=r"logistic\(\) got an unexpected keyword argument 'units'"):
+        models.logistic(None, None, units=3)

@@ -28,6 +28,7 @@ from twml_ops.data import Schema
 from twml_ops.models._crosses import choose_crosses
 from twml_ops.models._fields import MAX_MULTI_HOT
 from twml_ops.models._layouts import layout_of, takes
+from twml_ops.models._options import HashedNetOptions, LinearOptions, NetOptions, VectorOptions
 from twml_ops.models.bias import Bias
 from twml_ops.models.dcn import dcn
 from twml_ops.models.deepfm import deepfm
@@ -69,9 +70,13 @@ __all__ = [
     "EnlargedTable",
     "Front",
     "HashedIds",
+    "HashedNetOptions",
+    "LinearOptions",
     "MeanLogit",
+    "NetOptions",
     "SigmoidOfMeanLogit",
     "SplitLabels",
+    "VectorOptions",
     "batches_of",
     "choose_crosses",
     "dcn",

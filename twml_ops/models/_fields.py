@@ -12,7 +12,7 @@ sparse ──── max norm ──── sparse linear ─┘
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import tensorflow as tf
@@ -50,16 +50,11 @@ class Fields:
         dataset: batches in the layout "fields", or "keyed_fields" for statistics, read once: for
             the quantiles of the continuous fields, the frequent categories, the statistics, and the
             shares of positives.
-        num_bins: largest number of buckets of a continuous field.
-        min_count: smallest number of occurrences of a category with a row of its own.
-        max_rows: largest number of categories of a field with a row of their own; an integer, or
-            one for each categorical field, bags last.
+        options: the ones of `HashedNetOptions` that the model has.
         statistics: whether `numbers` has the out-of-fold target and count statistics of the
             categorical fields.
         crosses: crosses of these fields that have statistics as well, see
             `_crosses.cross_positions`; None: they are chosen.
-        learned_hash: file of `save_hash`, whose rows the categories get; None: the frequent ones
-            get one each.
 
     Attributes:
         inputs: symbolic inputs by name.
@@ -78,23 +73,22 @@ class Fields:
         self,
         schema: Schema,
         dataset: tf.data.Dataset,
+        options: Mapping[str, Any],
         *,
-        num_bins: int,
-        min_count: int,
-        max_rows: int | Sequence[int],
         statistics: bool = False,
         crosses: Sequence[str] | None = (),
-        learned_hash: str | None = None,
     ) -> None:
         if not schema.groups:
             raise ValueError("schema must have at least one feature, got none")
-        self._schema = schema
+        self._schema, self._options = schema, options
+        num_bins, learned_hash = options["num_bins"], options.get("learned_hash")
+        kept = options["min_count"], options["max_rows"]
         self.labels = schema.labels
         columns, single, bags = map(len, (schema.continuous, schema.fields, schema.bags))
         state = FieldState(
             FieldQuantiles(columns, num_bins, name="quantiles") if columns else None,
             FieldLogarithms(columns, name="logarithms") if columns else None,
-            CategoryRows(single + bags, min_count, max_rows, num_bags=bags, name="categories")
+            CategoryRows(single + bags, *kept, num_bags=bags, name="categories")
             if schema.categorical and learned_hash is None
             else None,
             FieldStatistics(schema, crosses) if statistics and single else None,
@@ -164,94 +158,77 @@ class Fields:
             parts.append(self.inputs[key])
         return parts
 
-    def vectors(
-        self, units: int, *, stddev: float, l2: float, field_units: Sequence[str] | None = None
-    ) -> Any:
+    def vectors(self) -> Any:
         """A vector for each field: [B, F, units]. Raw sparse ids are one field.
 
-        Args:
-            units: width of the vectors.
-            field_units: widths of single fields in their tables, see `field_widths`.
-                If there are any, the vectors of each field are multiplied by a matrix of the field,
-                so that all have the width `units` (Ginart et al., "Mixed Dimension Embeddings",
-                ISIT 2021).
-            stddev: standard deviation of the initial vectors.
-            l2: strength of the L2 regularization of the vectors of fields.
+        If there are `field_units`, the vectors of each field are multiplied by a matrix of the
+        field, so that all have the width `units` (Ginart et al., "Mixed Dimension Embeddings", ISIT
+        2021).
         """
         parts = []
+        units, field_units = self._options["units"], self._options["field_units"]
         if self._ids:
             widths = self._widths(field_units, units) if field_units else units
             projected = units if field_units else None
-            parts.append(
-                self._embedding(widths, _normal(stddev), l2, "embedding", projected_units=projected)
-            )
+            parts.append(self._vectors(widths, projected))
         if self._sparse is not None:
-            x = self._sparse_linear(units, _normal(stddev), "embedding_sparse")
+            x = self._sparse_linear(units, self._initializer, "embedding_sparse")
             parts.append(tf.keras.layers.Reshape((1, units), name="embedding_sparse_field")(x))
         return concatenated(parts, "embedding_fields")
 
-    def flat_input(
-        self,
-        units: int,
-        sparse_units: int | None,
-        *,
-        stddev: float,
-        l2: float,
-        dropout: float,
-        field_units: Sequence[str] | None = None,
-    ) -> Any:
+    def flat_input(self, sparse_units: int | None) -> Any:
         """All vectors and `numbers` side by side, [B, any].
 
         Args:
-            units: width of the vector of a field.
-            field_units: widths of single fields, see `field_widths`.
             sparse_units: width of the vector of all raw sparse ids of a row; None: 32, or, if there
                 are at most `MAX_MULTI_HOT` ids, a vector of their values.
-            stddev: standard deviation of the initial vectors.
-            l2: strength of the L2 regularization of the vectors of fields.
-            dropout: share of the components of the vectors of fields that is dropped in training.
         """
         parts = []
+        units, field_units = self._options["units"], self._options["field_units"]
         if self._ids:
             several = self._widths(field_units, units)
             widths = several if {*several} != {units} else units
-            vectors = self._embedding(widths, _normal(stddev), l2, "embedding")
+            vectors = self._vectors(widths)
             if not isinstance(widths, int):  # vectors of several widths are a list
                 vectors = concatenated(vectors, "embedding_vectors")
-            parts.append(flattened(vectors, dropout))
+            parts.append(self._flattened(vectors))
         if self._sparse is not None:
-            parts.append(self._sparse_vector(sparse_units, stddev))
+            parts.append(self._sparse_vector(sparse_units))
         return concatenated([*parts, *self._numbers], "flat_input")
 
-    def _sparse_vector(self, units: int | None, stddev: float) -> Any:
+    def _sparse_vector(self, units: int | None) -> Any:
         """One vector of all raw sparse ids of a row."""
         dim = self._schema.sparse_dim
         if units is None and dim <= MAX_MULTI_HOT:
             return self._sparse_linear(dim, "identity", "multi_hot", trainable=False)
-        return self._sparse_linear(units or _SPARSE_UNITS, _normal(stddev), "embedding_sparse")
+        return self._sparse_linear(units or _SPARSE_UNITS, self._initializer, "embedding_sparse")
 
-    def deep_input(self, vectors: Any, dropout: float) -> Any:
-        """The input of dense layers: all vectors and `numbers`, [B, any].
+    def deep_input(self, vectors: Any) -> Any:
+        """The input of dense layers: all vectors [B, F, units] and `numbers`, [B, any]."""
+        return concatenated([self._flattened(vectors), *self._numbers], "deep_input")
 
-        Args:
-            vectors: [B, F, units].
-            dropout: share of the components that is dropped in training.
-        """
-        return concatenated([flattened(vectors, dropout), *self._numbers], "deep_input")
+    def dropped(self, vectors: Any) -> Any:
+        """The vectors, of whose components a share is dropped in training."""
+        dropout = self._options["embedding_dropout"]
+        return tf.keras.layers.Dropout(dropout, name="embedding_dropout")(vectors)
+
+    def _flattened(self, vectors: Any) -> Any:
+        """The vectors [B, F, units] side by side, of whose components a share is dropped."""
+        return self.dropped(tf.keras.layers.Flatten(name="flat")(vectors))
 
     @property
     def _numbers(self) -> list[Any]:
         return [] if self.numbers is None else [self.numbers]
 
-    def linear(self, *, l2: float) -> list[Any]:
+    def linear(self) -> list[Any]:
         """Terms [B, L] of a linear model: a weight for each category, bucket, number and sparse id.
 
-        Args:
-            l2: strength of the L2 regularization of the weights of categories and buckets.
+        Those of categories and buckets are regularized.
         """
         labels = len(self.labels)
         terms = []
         if self._ids:
+            l2 = self._options["linear_l2"]
             terms.append(self._embedding(labels, "zeros", l2, "linear", pooling="sum"))
         if self.numbers is not None:
             weights = tf.keras.layers.Dense(
@@ -268,6 +245,16 @@ class Fields:
         names = [*schema.fields, *schema.continuous, *schema.bags]
         fields = list(zip(names, self.num_rows, strict=True))
         return field_widths(field_units, fields, units)
+
+    @property
+    def _initializer(self) -> Any:
+        return tf.keras.initializers.RandomNormal(stddev=self._options["stddev"])
+
+    def _vectors(self, units: int | list[int], projected_units: int | None = None) -> Any:
+        l2 = self._options["l2"]
+        return self._embedding(
+            units, self._initializer, l2, "embedding", projected_units=projected_units
+        )
 
     def _embedding(
         self,
@@ -382,12 +369,6 @@ class Fields:
         return tf.keras.Model(self.inputs, probabilities(logits, self.labels), name=name)
 
 
-def flattened(vectors: Any, dropout: float) -> Any:
-    """The vectors [B, F, units] side by side, of whose components a share is dropped."""
-    flat = tf.keras.layers.Flatten(name="flat")(vectors)
-    return tf.keras.layers.Dropout(dropout, name="embedding_dropout")(flat)
-
-
 def dense_net(x: Any, hidden: Sequence[int], dropout: float, name: str = "dense") -> Any:
     """Dense layers with ReLU of the widths `hidden`, each followed by dropout."""
     for i, width in enumerate(hidden):
@@ -401,10 +382,6 @@ def concatenated(parts: Sequence[Any], name: str) -> Any:
     if len(parts) == 1:
         return parts[0]
     return tf.keras.layers.Concatenate(axis=1, name=name)(list(parts))
-
-
-def _normal(stddev: float) -> Any:
-    return tf.keras.initializers.RandomNormal(stddev=stddev)
 
 
 def field_widths(

@@ -8,6 +8,7 @@ fields ──┬─ linear ─────────────────�
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import tensorflow as tf
 
@@ -15,36 +16,40 @@ from twml_ops.data import Schema
 from twml_ops.layers import Cross
 from twml_ops.models._fields import Fields, dense_net
 from twml_ops.models._layouts import takes
+from twml_ops.models._options import HashedNetOptions, shares
 from twml_ops.models._tree_logits import wanted
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 _FULL_RANK = 1024  # largest width at which W has full rank
 _RANK = 64
 
 
 @takes("keyed_fields")
+@shares(
+    HashedNetOptions,
+    units=2,
+    dropout=0.5,
+    embedding_dropout=0.5,
+    l2=0.0,
+    linear_l2=0.0,
+    min_count=3,
+    stddev=0.02,
+)
 def dcn(
     schema: Schema,
     dataset: tf.data.Dataset,
     *,
-    units: int = 2,
-    field_units: Sequence[str] | None = None,
     sparse_units: int | None = None,
     num_crosses: int = 2,
     rank: int | None = None,
     hidden: Sequence[int] = (64,),
-    dropout: float = 0.5,
-    embedding_dropout: float = 0.5,
-    l2: float = 0.0,
-    linear_l2: float = 0.0,
-    num_bins: int = 20,
-    min_count: int = 3,
-    max_rows: int = 1 << 18,
     statistics: bool = True,
     crosses: Sequence[str] | None = None,
     trees: bool | None = None,
     tree_ensembles: int | None = None,
-    stddev: float = 0.02,
-    learned_hash: str | None = None,
+    **options: Unpack[HashedNetOptions],
 ) -> tf.keras.Model:
     """Builds a Deep & Cross Network in its parallel form.
 
@@ -54,7 +59,8 @@ def dcn(
     of `num_crosses` layers x ← x0 ⊙ (W x + b) + x and, in parallel, of a dense net. The logit is
     linear in both outputs, plus that of `logistic`. See Wang et al., "DCN V2: Improved Deep & Cross
     Network and Practical Lessons for Web-scale Learning to Rank Systems", WWW 2021. The vectors are
-    narrow and the dropout is strong, because the linear part models the effects of single features.
+    narrow and the dropout, which the last `Cross` layer has as well, is strong, because the linear
+    part models the effects of single features.
     Boosted trees, which find thresholds that a net finds late, are averaged with the net.
 
     Args:
@@ -62,10 +68,6 @@ def dcn(
         dataset: batches in the layout "keyed_fields", usually the training data, from which
             quantiles, frequent categories, statistics and the initial bias are computed in one
             pass.
-        units: width D of the vector of a field.
-        field_units: widths of single fields, such as city:4,device:2, or auto: the fourth root of
-            the number of rows of a field, at most `units`. The other fields have the width
-            `units`.
         sparse_units: width of the vector of all raw sparse ids of a row; None: 32, or, of at most
             256 ids, their values.
         num_crosses: number of `Cross` layers; the result is a polynomial of degree
@@ -73,16 +75,6 @@ def dcn(
         rank: rank of their matrices W; None: full rank, or 64 if x0 is wider than 1,024, so that
             their size does not grow with the square of the number of columns.
         hidden: widths of the dense layers.
-        dropout: share of the outputs of the dense layers and of the last `Cross` layer that is
-            dropped in training.
-        embedding_dropout: share of the components of the vectors of fields that is dropped in
-            training.
-        l2: strength of the L2 regularization of the vectors that a batch looks up.
-        linear_l2: the same for the weights of the linear part.
-        num_bins: largest number of buckets of a continuous field.
-        min_count: smallest number of occurrences of a category with a row of its own; all rarer
-            categories of a field share one.
-        max_rows: largest number of rows of a field, for its most frequent categories.
         statistics: whether x0 has the statistics of the categories.
         crosses: pairs and triples of categorical features that have statistics as well, each as the
             names of the features with `*` between them; empty: none. None: at most 24 are chosen,
@@ -96,9 +88,7 @@ def dcn(
         tree_ensembles: number of ensembles of trees, the mean of whose logits is used, from 1 to 5;
             each is trained without one of five folds of the examples, and the time of the training
             and of the predictions is proportional to their number. None: 3.
-        stddev: standard deviation of the initial vectors.
-        learned_hash: file that `twml-ops learn-hash` wrote for the features, which gives rows to
-            the categories instead of `min_count` and `max_rows`; None: these do.
+        **options: see `HashedNetOptions`.
 
     Returns:
         An uncompiled model: features in the layout "keyed_fields", or "fields" if there are no
@@ -109,32 +99,16 @@ def dcn(
         ImportError: `trees` is true, and LightGBM is not installed.
         ValueError: the schema has no features, or a cross names features that it does not have.
     """
-    fields = Fields(
-        schema,
-        dataset,
-        num_bins=num_bins,
-        min_count=min_count,
-        max_rows=max_rows,
-        statistics=statistics,
-        crosses=crosses,
-        learned_hash=learned_hash,
-    )
-    x0 = fields.flat_input(
-        units,
-        sparse_units,
-        stddev=stddev,
-        l2=l2,
-        dropout=embedding_dropout,
-        field_units=field_units,
-    )
+    fields = Fields(schema, dataset, options, statistics=statistics, crosses=crosses)
+    x0 = fields.flat_input(sparse_units)
     if rank is None and x0.shape[-1] > _FULL_RANK:
         rank = _RANK
     crossed = x0
     for i in range(num_crosses):
         crossed = Cross(rank, name=f"cross_{i}")(x0, crossed)
-    crossed = tf.keras.layers.Dropout(dropout, name="cross_dropout")(crossed)
-    deep = dense_net(x0, hidden, dropout)
+    crossed = tf.keras.layers.Dropout(options["dropout"], name="cross_dropout")(crossed)
+    deep = dense_net(x0, hidden, options["dropout"])
     both = tf.keras.layers.Concatenate(name="crossed_and_deep")([crossed, deep])
-    terms = [*fields.linear(l2=linear_l2), fields.logits(both)]
+    terms = [*fields.linear(), fields.logits(both)]
     others = fields.tree_logits(dataset, tree_ensembles) if wanted(trees, dataset) else []
     return fields.model("dcn", terms, others)

@@ -8,31 +8,27 @@ fields ──┬─ linear ─────────────────�
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import tensorflow as tf
 
 from twml_ops.data import Schema
 from twml_ops.models._fields import Fields, dense_net
 from twml_ops.models._layouts import takes
+from twml_ops.models._options import HashedNetOptions, shares
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 
 @takes("fields")
+@shares(HashedNetOptions)
 def deepfm(
     schema: Schema,
     dataset: tf.data.Dataset,
     *,
-    units: int = 8,
-    field_units: Sequence[str] | None = None,
     hidden: Sequence[int] = (64, 32),
-    dropout: float = 0.2,
-    embedding_dropout: float = 0.2,
-    l2: float = 0.1,
-    linear_l2: float = 0.01,
-    num_bins: int = 20,
-    min_count: int = 2,
-    max_rows: int = 1 << 18,
-    stddev: float = 0.01,
-    learned_hash: str | None = None,
+    **options: Unpack[HashedNetOptions],
 ) -> tf.keras.Model:
     """Builds a DeepFM.
 
@@ -44,22 +40,8 @@ def deepfm(
         schema: the features and labels.
         dataset: batches in the layout "fields", usually the training data, from which quantiles,
             frequent categories and the initial bias are computed in one pass.
-        units: width D of the vectors.
-        field_units: widths of single fields, such as city:4,device:2, or auto: the fourth root of
-            the number of rows of a field, at most `units`. The vectors of each field are then
-            multiplied by a matrix of the field.
         hidden: widths of the dense layers.
-        dropout: share of the outputs of the dense layers that is dropped in training.
-        embedding_dropout: share of the components of the vectors that is dropped in training.
-        l2: strength of the L2 regularization of the vectors that a batch looks up.
-        linear_l2: the same for the weights of the linear part.
-        num_bins: largest number of buckets of a continuous field.
-        min_count: smallest number of occurrences of a category with a row of its own; all rarer
-            categories of a field share one.
-        max_rows: largest number of rows of a field, for its most frequent categories.
-        stddev: standard deviation of the initial vectors.
-        learned_hash: file that `twml-ops learn-hash` wrote for the features, which gives rows to
-            the categories instead of `min_count` and `max_rows`; None: these do.
+        **options: see `HashedNetOptions`.
 
     Returns:
         An uncompiled model: features in the layout "fields" → probabilities [B, 1]; of several
@@ -68,15 +50,8 @@ def deepfm(
     Raises:
         ValueError: the schema has fewer than two fields.
     """
-    fields = Fields(
-        schema,
-        dataset,
-        num_bins=num_bins,
-        min_count=min_count,
-        max_rows=max_rows,
-        learned_hash=learned_hash,
-    )
-    vectors = fields.vectors(units, stddev=stddev, l2=l2, field_units=field_units)
-    deep = dense_net(fields.deep_input(vectors, embedding_dropout), hidden, dropout)
-    terms = [*fields.linear(l2=linear_l2), fields.pairs(vectors), fields.logits(deep)]
+    fields = Fields(schema, dataset, options)
+    vectors = fields.vectors()
+    deep = dense_net(fields.deep_input(vectors), hidden, options["dropout"])
+    terms = [*fields.linear(), fields.pairs(vectors), fields.logits(deep)]
     return fields.model("deepfm", terms)

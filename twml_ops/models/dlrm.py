@@ -8,6 +8,7 @@ fields ──┬─ vectors ─────────────┴─ dot pr
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import tensorflow as tf
 
@@ -15,26 +16,21 @@ from twml_ops.data import Schema
 from twml_ops.layers import DotInteraction
 from twml_ops.models._fields import Fields, concatenated, dense_net
 from twml_ops.models._layouts import takes
+from twml_ops.models._options import HashedNetOptions, shares
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 
 @takes("fields")
+@shares(HashedNetOptions, stddev=0.1)
 def dlrm(
     schema: Schema,
     dataset: tf.data.Dataset,
     *,
-    units: int = 8,
-    field_units: Sequence[str] | None = None,
     bottom: Sequence[int] = (64,),
     hidden: Sequence[int] = (64, 32),
-    dropout: float = 0.2,
-    embedding_dropout: float = 0.2,
-    l2: float = 0.1,
-    linear_l2: float = 0.01,
-    num_bins: int = 20,
-    min_count: int = 2,
-    max_rows: int = 1 << 18,
-    stddev: float = 0.1,
-    learned_hash: str | None = None,
+    **options: Unpack[HashedNetOptions],
 ) -> tf.keras.Model:
     """Builds a DLRM.
 
@@ -48,23 +44,9 @@ def dlrm(
         schema: the features and labels.
         dataset: batches in the layout "fields", usually the training data, from which quantiles,
             frequent categories and the initial bias are computed in one pass.
-        units: width D of the vectors.
-        field_units: widths of single fields, such as city:4,device:2, or auto: the fourth root of
-            the number of rows of a field, at most `units`. The vectors of each field are then
-            multiplied by a matrix of the field.
         bottom: widths of the dense layers on the numbers, before one of width `units`.
         hidden: widths of the dense layers.
-        dropout: share of the outputs of the dense layers that is dropped in training.
-        embedding_dropout: share of the components of the vectors that is dropped in training.
-        l2: strength of the L2 regularization of the vectors that a batch looks up.
-        linear_l2: the same for the weights of the linear part.
-        num_bins: largest number of buckets of a continuous field.
-        min_count: smallest number of occurrences of a category with a row of its own; all rarer
-            categories of a field share one.
-        max_rows: largest number of rows of a field, for its most frequent categories.
-        stddev: standard deviation of the initial vectors.
-        learned_hash: file that `twml-ops learn-hash` wrote for the features, which gives rows to
-            the categories instead of `min_count` and `max_rows`; None: these do.
+        **options: see `HashedNetOptions`.
 
     Returns:
         An uncompiled model: features in the layout "fields" → probabilities [B, 1]; of several
@@ -73,16 +55,9 @@ def dlrm(
     Raises:
         ValueError: the schema has fewer than two fields.
     """
-    fields = Fields(
-        schema,
-        dataset,
-        num_bins=num_bins,
-        min_count=min_count,
-        max_rows=max_rows,
-        learned_hash=learned_hash,
-    )
-    vectors = fields.vectors(units, stddev=stddev, l2=l2, field_units=field_units)
-    vectors = tf.keras.layers.Dropout(embedding_dropout, name="embedding_dropout")(vectors)
+    fields = Fields(schema, dataset, options)
+    units = options["units"]
+    vectors = fields.dropped(fields.vectors())
     if fields.numbers is None:
         joined = [DotInteraction(name="products")(vectors)]
     else:
@@ -91,5 +66,5 @@ def dlrm(
         vectors = tf.keras.layers.Concatenate(axis=1, name="vectors")([field, vectors])
         joined = [x, DotInteraction(name="products")(vectors)]
     deep = concatenated(joined, "top_input")
-    top = fields.logits(dense_net(deep, hidden, dropout))
-    return fields.model("dlrm", [*fields.linear(l2=linear_l2), top])
+    top = fields.logits(dense_net(deep, hidden, options["dropout"]))
+    return fields.model("dlrm", [*fields.linear(), top])

@@ -200,19 +200,24 @@ class SearchSpace:
             made[name] = hot if isinstance(value, list) else hot[0]
         return made
 
-    def fields(self, schema: Schema, dataset: tf.data.Dataset, max_rows: Any) -> Fields:
+    def fields(
+        self, schema: Schema, dataset: tf.data.Dataset, max_rows: Any, units: int, field_units: Any
+    ) -> Fields:
         """The inputs of a network, adapted to data.
 
         Args:
             schema: The features and labels.
             dataset: Batches in the layout "fields", read once.
             max_rows: As of `research.dhen`.
+            units: As of `research.dhen`.
+            field_units: As of `research.dhen`.
 
         Returns:
             The inputs.
         """
-        bins, count = self.fixed["num_bins"], self.fixed["min_count"]
-        return Fields(schema, dataset, num_bins=bins, min_count=count, max_rows=max_rows)
+        chosen = {"max_rows": max_rows, "units": units, "field_units": field_units}
+        chosen["learned_hash"] = None
+        return Fields(schema, dataset, {**self.fixed, **chosen})
 
     def assemble(self, fields: Fields, vectors: Any, interact: Any, dense: Any) -> tf.keras.Model:
         """A network of parts.
@@ -226,9 +231,7 @@ class SearchSpace:
         Returns:
             The model.
         """
-        names = ("bottom", "embedding_dropout", "linear_l2")
-        fixed = {name: self.fixed[name] for name in names}
-        return assembled(fields, vectors, interact, dense, **fixed)
+        return assembled(fields, vectors, interact, dense, bottom=self.fixed["bottom"])
 
     def max_rows(self, schema: Schema, architecture: Architecture) -> Any:
         """The option `max_rows` of `research.dhen`.
@@ -277,7 +280,9 @@ class SearchSpace:
             ValueError: A choice has no such candidate.
         """
         self.one_hot(architecture)
-        fields = self.fields(schema, dataset, self.max_rows(schema, architecture))
+        widths = self.field_units(schema, architecture)
+        rows = self.max_rows(schema, architecture)
+        fields = self.fields(schema, dataset, rows, self.units, widths)
 
         def interact(x: Any) -> Any:
             parts = [c.chosen(x, architecture[c.name], c.name) for c in self.interactions]
@@ -289,10 +294,7 @@ class SearchSpace:
                 x = choice.chosen(x, architecture[choice.name], choice.name)
             return x
 
-        stddev, l2 = self.fixed["stddev"], self.fixed["l2"]
-        widths = self.field_units(schema, architecture)
-        vectors = fields.vectors(self.units, stddev=stddev, l2=l2, field_units=widths)
-        return self.assemble(fields, vectors, interact, dense)
+        return self.assemble(fields, fields.vectors(), interact, dense)
 
     def options(self, schema: Schema, architecture: Architecture) -> dict[str, Any]:
         """The options of `research.dhen` that give the network of an architecture.

@@ -37,10 +37,9 @@ class Supernet:
         self._space = space
         decisions = space.decisions(schema)
         self.gates = {n: Gate(d.choice, d.items, name=f"gate_{n}") for n, d in decisions.items()}
-        fields = space.fields(schema, dataset, space.max_rows(schema, {}))
-        stddev, l2 = space.fixed["stddev"], space.fixed["l2"]
         width = space.widths.candidates[-1] if space.widths else space.units
-        vectors = fields.vectors(width, stddev=stddev, l2=l2)
+        fields = space.fields(schema, dataset, space.max_rows(schema, {}), width, None)
+        vectors = fields.vectors()
         if "max_rows" in self.gates:
             shared = SharedVectors(len(schema.fields), name="shared_vectors")(vectors)
             vectors = self.gates["max_rows"]([vectors, shared, fields.category_rows])
