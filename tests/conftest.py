@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests import forked
+
 # The same examples in every run, and as much time for each as a busy machine takes.
 settings.register_profile(
     "twml",
@@ -25,6 +27,9 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 KERAS_3 = True
 with contextlib.suppress(ImportError):  # tests/core needs no TensorFlow
     import tensorflow as tf
+
+    # Before TensorFlow is configured, which a forked process does by itself.
+    forked.start_server()
 
     KERAS_3 = hasattr(tf.keras, "ops")
 
