@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from tests import forked
 from tests.distribute.conftest import copies, ragged_batch, replicas_of
+from tests.pairwise import on_both
 from twml_ops import distribute, layers, ops, optimizers, research
 from twml_ops._keras import KERAS_3
 
@@ -230,7 +231,7 @@ def fitted(strategy, form):
     return model.get_weights(), model.evaluate(data, verbose=0)
 
 
-@pytest.mark.parametrize("form", ["ragged", "ragged binary", "sparse"])
+@pytest.mark.parametrize("form", on_both(["ragged", "ragged binary", "sparse"], "ragged"))
 def test_fit_and_evaluate_divide_batches_of_every_form_among_the_replicas(pair, form):
     (got, measured), (want, alone) = fitted(pair, form), fitted(None, form)
     for g, w in zip(got, want, strict=True):

@@ -122,7 +122,7 @@ def test_any_features_and_labels_train_and_come_back_from_a_file(name, kind, tmp
         np.testing.assert_allclose(got[label], want[label], rtol=1e-6)
 
 
-@pytest.mark.parametrize("name", on_both(SMALL, "dlrm", "mmoe"))
+@pytest.mark.parametrize("name", on_both(SMALL, "dlrm"))
 def test_a_stock_export_predicts_the_same(name, tmp_path):
     schema = SCHEMAS["everything"]
     model = build(name, schema)
