@@ -20,6 +20,9 @@ settings.register_profile(
 )
 settings.load_profile("twml")
 
+# What the imports and the collection of tests make stays, so that there is no garbage to look for.
+gc.disable()
+
 pytest_plugins = ["tests.trained_runs"]
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
@@ -45,6 +48,11 @@ LONG = (
     *("benchmarks", "gpu", "distribute", "training", "cli", "placement", "checkpoint", "export"),
     "estimator",
 )
+
+
+def pytest_collection_finish():
+    """Collects garbage from the first test on."""
+    gc.enable()
 
 
 @pytest.hookimpl(trylast=True)

@@ -263,6 +263,7 @@ def _forget_pytest(connection: socket.socket) -> None:
             with contextlib.suppress(OSError):
                 os.close(number)
     faulthandler.disable()
+    gc.enable()
     for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
         with contextlib.suppress(OSError, ValueError):
             signal.signal(number, signal.SIG_DFL)

@@ -24,6 +24,7 @@ found = {
     "streams": ends,
     "environment": {k: v for k, v in os.environ.items() if k not in ("LINES", "COLUMNS")},
     "process": [os.getsid(0) == os.getpid(), os.getpgid(0) == os.getpid()],
+    "collector": gc.isenabled(),
     "threads": [threading.current_thread() is threading.main_thread()],
     "files": files,
     "pytest": any("_pytest" in m for m in map(repr, sys.meta_path)),
