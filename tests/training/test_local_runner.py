@@ -66,6 +66,7 @@ def test_without_monitored_data_only_the_training_is_recorded(libsvm, tmp_path):
     assert "validation" not in shown
 
 
+@pytest.mark.one_tf
 def test_monitoring_changes_no_weights(libsvm, tmp_path):
     train, held_out = open_source(libsvm).split()
 
