@@ -440,8 +440,9 @@ def build_tests(root: Path, checks: Sanitizer = NONE) -> Path | None:
         return None
     ninja = NinjaFile(root, checks.name or ".")
     core = [*core_objects(ninja, root, checks), *serving_objects(ninja, root, checks)]
-    # The tests do little work, and to optimize their checks took more than half of the time.
-    flags = [*TARGETS["COPTS"], f"-I{root}", *checks.flags, *(["-O0"] if checks.name else [])]
+    flags = [*TARGETS["COPTS"], f"-I{root}", *checks.flags]
+    if checks.name == "address":
+        flags.append("-O0")  # compiles update_rules_test.cc in 5 s instead of 13
     name = f"{checks.prefix}core_tests"
     tests = [ninja.compile(s, name, flags) for s in sources(root, "tests/cc", "TEST_SOURCES")]
     ninja.link(f"{name}/run", [*tests, *core], ["-pthread", *checks.flags, *found.stdout.split()])
