@@ -20,6 +20,8 @@ from typing import Any
 
 import pytest
 
+from tests import forked
+
 ROOT = Path(__file__).resolve().parents[1]
 TIMEOUT = 900  # seconds for an answer; only a process that hangs needs as much
 
@@ -47,7 +49,7 @@ class ChildProcess:
 
     def __init__(self, command: Sequence[str], timeout: float = TIMEOUT) -> None:
         self._command, self._timeout = list(command), timeout
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: forked.Forked | subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> ChildProcess:
         return self
@@ -82,8 +84,8 @@ class ChildProcess:
         self._socket, child_socket = socket.socketpair()
         path = os.pathsep.join([str(ROOT), *sys.path])
         with child_socket:
-            self._process = subprocess.Popen(
-                [sys.executable, *self._command, str(child_socket.fileno())],
+            self._process = forked.popen(
+                [*self._command, str(child_socket.fileno())],
                 cwd=ROOT,
                 env={**os.environ, "PYTHONPATH": path},
                 pass_fds=[child_socket.fileno()],

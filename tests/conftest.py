@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests import forked
+
 # The same examples in every run, and as much time for each as a busy machine takes.
 settings.register_profile(
     "twml",
@@ -18,6 +20,9 @@ settings.register_profile(
 )
 settings.load_profile("twml")
 
+# What the imports and the collection of tests make stays, so that there is no garbage to look for.
+gc.disable()
+
 pytest_plugins = ["tests.trained_runs"]
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
@@ -25,6 +30,9 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 KERAS_3 = True
 with contextlib.suppress(ImportError):  # tests/core needs no TensorFlow
     import tensorflow as tf
+
+    # Before TensorFlow is configured, which a forked process does by itself.
+    forked.start_server()
 
     KERAS_3 = hasattr(tf.keras, "ops")
 
@@ -40,6 +48,11 @@ LONG = (
     *("benchmarks", "gpu", "distribute", "training", "cli", "placement", "checkpoint", "export"),
     "estimator",
 )
+
+
+def pytest_collection_finish():
+    """Collects garbage from the first test on."""
+    gc.enable()
 
 
 @pytest.hookimpl(trylast=True)

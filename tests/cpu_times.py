@@ -9,6 +9,8 @@ import resource
 
 import pytest
 
+from tests import forked
+
 SHOWN = 60
 
 _seconds = collections.Counter()
@@ -17,7 +19,7 @@ _last = 0.0
 
 def _cpu_seconds():
     used = map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
-    return sum(u.ru_utime + u.ru_stime for u in used)
+    return sum(u.ru_utime + u.ru_stime for u in used) + forked.cpu_seconds
 
 
 def pytest_runtest_logstart():

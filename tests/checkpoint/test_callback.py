@@ -2,14 +2,13 @@
 
 import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests import forked
 from tests.checkpoint.training import BATCH, bits, dataset, make_model, make_small_model
 from tests.pairwise import on_both
 from twml_ops import _keras, optimizers
@@ -317,11 +316,9 @@ check_replicas(Path(sys.argv[1]))
 
 def test_replicas_of_a_strategy(tmp_path):
     # In a process of its own, because strategies of one process share the keys of collectives.
-    command = [sys.executable, "-c", REPLICAS, str(tmp_path)]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "TF_CPP_MIN_LOG_LEVEL": "3"}
-    done = subprocess.run(
-        command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False
-    )
+    command = ["-c", REPLICAS, str(tmp_path)]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = forked.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-3000:]
 
 

@@ -110,6 +110,7 @@ def bases(manager):
     return [None if b is None else names.index(b) for b in found]
 
 
+@pytest.mark.one_tf
 def test_the_policies_differ_in_their_bases(tmp_path):
     want = {"full": [None] * 4, "one-shot": [None, 0, 0, 0], "consecutive": [None, 0, 1, 2]}
     for policy, expected in want.items():
@@ -152,6 +153,7 @@ def test_a_checkpoint_has_only_the_rows_that_changed(tmp_path, optimizer):
     assert 0 < differing <= touched < len(before)
 
 
+@pytest.mark.one_tf
 @pytest.mark.parametrize("policy", POLICIES)
 def test_rows_of_a_checkpoint_that_failed_are_in_the_next_one(tmp_path, policy, monkeypatch):
     model = trained()
@@ -169,6 +171,7 @@ def test_rows_of_a_checkpoint_that_failed_are_in_the_next_one(tmp_path, policy, 
     assert restored_bits(after) == bits(model)
 
 
+@pytest.mark.one_tf
 def test_a_baseline_that_failed_is_written_again(tmp_path):
     model = trained()
     with CheckpointManager(tmp_path, tables=TablePolicy("one-shot")) as manager:
@@ -217,6 +220,7 @@ def test_the_bases_of_kept_checkpoints_are_kept(tmp_path):
         assert [c.manifest.step for c in manager.all()] == [0, 3]
 
 
+@pytest.mark.one_tf
 def test_a_missing_base_makes_the_checkpoint_invalid_and_the_next_one_a_baseline(tmp_path):
     model = trained()
     with CheckpointManager(tmp_path, keep=9, tables=TablePolicy("consecutive")) as manager:

@@ -45,6 +45,7 @@ def test_fit_trains_the_model_of_the_command_on_a_file_of_the_same_rows(fitted, 
     assert schema.fields[-2:] == ("at.hour", "at.weekday")
 
 
+@pytest.mark.one_tf
 def test_a_saved_classifier_is_a_run_of_the_command(fitted, frame, command_run, tmp_path, capsys):
     fitted.save(tmp_path / "run")
     ours = {p.name for p in (tmp_path / "run").iterdir()}
@@ -64,6 +65,7 @@ def test_a_saved_classifier_is_a_run_of_the_command(fitted, frame, command_run, 
         loaded.plot.learning_curve()
 
 
+@pytest.mark.one_tf
 def test_commands_that_need_the_data_of_a_classifier_ask_for_a_file(
     fitted, frame, tmp_path, capsys
 ):

@@ -10,6 +10,7 @@ import pytest
 import tensorflow as tf
 
 import twml_ops
+from tests.pairwise import on_both
 from tests.trained_runs import write_criteo, write_libsvm
 from twml_ops import models, ops
 from twml_ops.cli import main
@@ -18,7 +19,7 @@ from twml_ops.report.run_files import write_saved_model
 from twml_ops.training.trained_run import TrainedRun
 
 
-@pytest.mark.parametrize("name", ["libsvm_run", "criteo_run"])
+@pytest.mark.parametrize("name", on_both(["libsvm_run", "criteo_run"], "criteo_run"))
 def test_evaluation_again_gives_the_metrics_of_the_run(request, capsys, name):
     run = request.getfixturevalue(name)
     capsys.readouterr()

@@ -21,6 +21,7 @@ def run(*arguments, **variables):
     )
 
 
+@pytest.mark.one_tf
 @pytest.mark.parametrize(
     ("arguments", "first"),
     [(["--help"], "Usage: "), (["info"], "twml_ops "), (["selfcheck"], "twml_ops ")],

@@ -78,6 +78,7 @@ def test_each_label_has_metrics_and_the_others_are_their_means(run):
     assert all(metrics["labels"][label]["auc"] > 0.65 for label in LABELS)
 
 
+@pytest.mark.one_tf
 def test_training_stops_by_the_mean_of_the_weighted_losses(folder, tmp_path):
     options = ["--validation", "random", "--max-epochs", "2", "--validation-share", "0.3"]
     run = train(folder, tmp_path / "run", "--model", "mmoe", "--no-refit", *options)
@@ -137,6 +138,7 @@ RAW = {
 }
 
 
+@pytest.mark.one_tf
 @pytest.mark.parametrize("method", on_both([None, "platt"], "platt"))
 def test_raw_columns_give_the_same_probabilities_in_every_export(folder, run, tmp_path, method):
     if method:

@@ -11,6 +11,7 @@ import pytest
 import tensorflow as tf
 from rich.console import Console
 
+from tests.pairwise import on_both
 from tests.trained_runs import train, write_criteo, write_libsvm
 from twml_ops.analysis import scoring
 from twml_ops.cli import main, reporter
@@ -24,7 +25,7 @@ METRICS = [
 ]
 
 
-@pytest.fixture(params=["libsvm_run", "criteo_run"])
+@pytest.fixture(params=on_both(["libsvm_run", "criteo_run"], "criteo_run"))
 def run(request):
     return request.getfixturevalue(request.param)
 
@@ -87,6 +88,7 @@ def test_same_seed_gives_the_same_model_and_another_seed_another(libsvm, libsvm_
     assert not np.array_equal(weights(other), weights(libsvm_run))
 
 
+@pytest.mark.one_tf
 def test_without_a_terminal_the_output_is_a_few_plain_lines_with_the_phases_of_the_run(
     tmp_path, capsys
 ):

@@ -11,6 +11,8 @@ import tensorflow as tf
 from twml_ops.cli import main
 from twml_ops.data import InputSettings, Pipeline, tune_pipeline
 
+pytestmark = pytest.mark.one_tf  # the command measures pipelines of tf.data as they are
+
 EXAMPLE = Path(__file__).parents[2] / "examples" / "input_pipeline.py"
 
 

@@ -17,6 +17,8 @@ from twml_ops.data import DataError, Schema, open_source
 from twml_ops.data.block import Block, Categories, Numbers, Rows
 from twml_ops.data.category_ids import hash_column
 
+pytestmark = pytest.mark.one_tf  # readers do not depend on the TensorFlow version
+
 COLUMNS = {
     "label": pa.array([1, 0, 1]),
     "bought": pa.array([0, 0, 1]),

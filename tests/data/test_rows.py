@@ -16,6 +16,8 @@ from tests.pairwise import on_both
 from twml_ops.data import DataError, Schema, csv_rows, hash_tokens, open_source, text, tfrecord
 from twml_ops.data import parquet as parquet_reader
 
+pytestmark = pytest.mark.one_tf  # readers do not depend on the TensorFlow version
+
 SCHEMA = Schema(("x",), ("c",), 0, "the label is 1")
 MAX_QUOTED = 60
 CELLS = st.text("ab,\" \n\r\t\0é'", max_size=6)

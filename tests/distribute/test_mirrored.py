@@ -1,14 +1,14 @@
 """Replicas of a MirroredStrategy train as one replica does on the concatenated batch."""
 
 import contextlib
-import subprocess
-import sys
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests import forked
 from tests.distribute.conftest import copies, ragged_batch, replicas_of
+from tests.pairwise import on_both
 from twml_ops import distribute, layers, ops, optimizers, research
 from twml_ops._keras import KERAS_3
 
@@ -103,7 +103,7 @@ def test_each_replica_divides_its_gradients_by_the_loss_scale(pair):
 def test_a_strategy_with_collectives_trains_the_same():
     # In a new process, since TensorFlow confuses the collectives of two such strategies in one.
     program = f"import tests.conftest\n{DEFAULT}"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    done = forked.run(["-c", program], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
 
 
@@ -231,7 +231,7 @@ def fitted(strategy, form):
     return model.get_weights(), model.evaluate(data, verbose=0)
 
 
-@pytest.mark.parametrize("form", ["ragged", "ragged binary", "sparse"])
+@pytest.mark.parametrize("form", on_both(["ragged", "ragged binary", "sparse"], "ragged"))
 def test_fit_and_evaluate_divide_batches_of_every_form_among_the_replicas(pair, form):
     (got, measured), (want, alone) = fitted(pair, form), fitted(None, form)
     for g, w in zip(got, want, strict=True):

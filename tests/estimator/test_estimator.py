@@ -2,14 +2,13 @@
 
 import importlib
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests import forked
 from twml_ops import layers, metrics, ops, optimizers
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -352,11 +351,10 @@ def test_the_example_trains_stops_warm_starts_exports_and_scores(tmp_path, monke
         )
     )
     serialized = example.example_of(row["sparse_ids"][0], row["sparse_values"][0])
-    done = subprocess.run(
-        [sys.executable, "-c", SCORE, result["exports"]["example"], serialized.hex()],
+    done = forked.run(
+        ["-c", SCORE, result["exports"]["example"], serialized.hex()],
         capture_output=True,
         text=True,
-        check=False,
     )
     assert done.returncode == 0, done.stderr
     ((scored,),) = json.loads(done.stdout.splitlines()[-1])

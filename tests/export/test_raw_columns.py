@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 import tensorflow as tf
 
-from tests.pairwise import on_both
+from tests.pairwise import SLOW, on_both
 from twml_ops import export, models
 from twml_ops.core import Scorer
 from twml_ops.data import Schema, open_source
@@ -142,8 +142,10 @@ def wanted(model, tmp_path):
     return predicted
 
 
-@pytest.mark.parametrize("stock", [False, True])
-def test_saved_models_take_raw_columns_and_examples(model, wanted, stock, tmp_path):
+@pytest.mark.parametrize("other", [False, pytest.param(True, marks=SLOW)])
+def test_saved_models_take_raw_columns_and_examples(model, wanted, other, request, tmp_path):
+    """Each model in one of the two formats; in the other one it is slow."""
+    stock = (request.node.callspec.params["model"] == "sparse_mlp") != other
     write = export.to_stock_tf if stock else export.to_tf
     write(model, tmp_path / "saved", schema=SCHEMA, output_names=["probability"])
     signatures = tf.saved_model.load(str(tmp_path / "saved")).signatures

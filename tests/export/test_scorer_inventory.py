@@ -50,6 +50,7 @@ def assert_scores_as_keras(model, features, flat, path):
         np.testing.assert_allclose(got[name], array, rtol=0, atol=1e-6)
 
 
+@pytest.mark.one_tf
 @pytest.mark.parametrize(
     "name", on_both(sorted(set(models.names()) - {"sparse_mlp"}), "dcn", "mmoe")
 )
@@ -64,6 +65,7 @@ def test_every_model_with_several_labels_scores_as_in_keras(tmp_path, name):
     assert sorted(core.Scorer.load(tmp_path / "s").outputs) == sorted(schema.labels)
 
 
+@pytest.mark.one_tf
 def test_an_ensemble_with_several_labels_scores_as_in_keras(tmp_path):
     schema = SCHEMAS["everything"]
     members = [field_model("shared_bottom", schema) for _ in range(2)]

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests import forked
 from twml_ops import core, ops
 from twml_ops.layers import HashingDiscretizer, PercentileDiscretizer
 
@@ -144,8 +145,7 @@ ADAPT = """
 
 def run_adapt(*arguments):
     """Runs `adapt` in a child process and returns its exit code."""
-    command = [sys.executable, "-c", textwrap.dedent(ADAPT), *map(str, arguments)]
-    return subprocess.run(command, check=False).returncode
+    return forked.run(["-c", textwrap.dedent(ADAPT), *arguments]).returncode
 
 
 def run_adapt_here(*arguments):

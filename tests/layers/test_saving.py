@@ -18,6 +18,7 @@ from tests.layers.model_cases import (
     public_layers,
     serializable,
 )
+from tests.pairwise import on_both
 from twml_ops import export, layers, research
 from twml_ops._keras import KERAS_3
 
@@ -103,7 +104,7 @@ def test_a_layer_that_was_not_loaded_is_refused_in_a_sequential_model_of_floats(
 POLICIES = ("float64", "float16", "bfloat16", "mixed_float16", "mixed_bfloat16")
 
 
-@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("policy", on_both(POLICIES, "float64", "mixed_float16"))
 def test_every_layer_runs_and_has_gradients_under_every_policy(policy):
     failed = {}
     for name, case in CASES.items():

@@ -52,6 +52,7 @@ def case(request):
     return field_members(), fields.features_of(fields.SCHEMAS["categories"], 9, 3, "dcn")
 
 
+@pytest.mark.one_tf
 def test_its_prediction_is_the_mean_of_its_members_predictions(case):
     members, features = case
     model = models.ensemble(members)

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.pairwise import on_both
 from twml_ops import layers, models
 from twml_ops.data import Schema
 from twml_ops.models.new_categories import enlarged_tables, with_new_categories
@@ -40,7 +41,9 @@ def made(build, **options):
 BUILDERS = [models.deepfm, models.logistic, models.dlrm, models.fm, models.dcn]
 
 
-@pytest.mark.parametrize("build", BUILDERS, ids=lambda b: b.__name__)
+@pytest.mark.parametrize(
+    "build", on_both(BUILDERS, models.dcn, models.logistic), ids=lambda b: b.__name__
+)
 def test_the_outputs_do_not_change_and_new_categories_have_rows(build):
     model = made(build)
     found = with_new_categories(model, SCHEMA, batches(NEW, seed=2))

@@ -134,6 +134,7 @@ def test_an_ensemble_has_the_columns_of_the_model_for_the_rows_of_its_fold(monke
         assert (columns[:, 2:4] != want[keys, 2:4]).any()
 
 
+@pytest.mark.one_tf
 def test_the_trees_are_not_trained_with_the_net():
     _, dataset = examples()
     model = models.dcn(SCHEMA, dataset, **OPTIONS)

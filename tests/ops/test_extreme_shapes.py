@@ -2,12 +2,12 @@
 
 import json
 import re
-import subprocess
 import sys
 
 import pytest
 import tensorflow as tf
 
+from tests import forked
 from twml_ops import ops
 from twml_ops.ops._library import is_native
 
@@ -216,9 +216,7 @@ print(json.dumps(counts))
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads Linux' /proc")
 def test_any_shapes_are_computed_or_refused():
-    done = subprocess.run(
-        [sys.executable, "-c", FUZZ, "80"], capture_output=True, text=True, check=False
-    )
+    done = forked.run(["-c", FUZZ, "80"], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-3000:]
     counts = json.loads(done.stdout.splitlines()[-1])
     del counts["message_port"]  # it has no inputs

@@ -4,7 +4,6 @@ import contextlib
 import os
 import socket
 import struct
-import subprocess
 import sys
 from pathlib import Path
 
@@ -12,6 +11,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests import forked
 from twml_ops.ops import _library
 from twml_ops.ops._library import library
 
@@ -194,5 +194,5 @@ print("refused", refused.count(b""), "accepted", greet(7) == struct.pack("<q", 7
 )
 def test_a_peer_for_whom_there_is_no_thread_is_disconnected_and_the_process_goes_on():
     code = NO_THREADS.replace("MAGIC", str(MAGIC))
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=600)
+    done = forked.run(["-c", code], capture_output=True, text=True, timeout=600)
     assert done.stdout.split() == ["refused", "3", "accepted", "True"], done.stderr[-500:]

@@ -47,6 +47,7 @@ print(json.dumps(found))
 """
 
 
+@pytest.mark.one_tf
 @pytest.mark.skipif(not is_native(), reason="stock ops have errors of their own")
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads Linux' /proc")
 def test_running_out_of_memory_is_an_error_and_leaves_the_table_unchanged():

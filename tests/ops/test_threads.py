@@ -1,10 +1,10 @@
 """The ops give the same bits for any number of intra-op threads, and for every run."""
 
 import json
-import subprocess
-import sys
 
 import pytest
+
+from tests import forked
 
 PROGRAM = """
 import hashlib, json, sys
@@ -61,9 +61,7 @@ print(json.dumps(found))
 
 
 def run(threads):
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, str(threads)], check=True, capture_output=True, text=True
-    )
+    done = forked.run(["-c", PROGRAM, str(threads)], check=True, capture_output=True, text=True)
     return json.loads(done.stdout.splitlines()[-1])
 
 

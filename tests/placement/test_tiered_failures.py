@@ -15,6 +15,8 @@ from twml_ops import layers, optimizers
 from twml_ops.ops._tape import tf_variable
 from twml_ops.placement import placement_of
 
+pytestmark = pytest.mark.one_tf  # files are our own; test_tiered.py trains
+
 N, UNITS, CACHE = 3000, 24, 32
 # A write that was running when the file was truncated makes it longer again, with zeros before it.
 LOST = (

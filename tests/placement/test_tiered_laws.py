@@ -14,6 +14,8 @@ from twml_ops.ops._tape import tf_variable
 from twml_ops.placement import placement_of
 from twml_ops.placement.tiered import tiered_placement_of
 
+pytestmark = pytest.mark.one_tf  # files are our own; test_tiered.py trains
+
 N, UNITS = 90, 3
 OPTIMIZERS = {
     "sgd": lambda: optimizers.SGD(0.1),

@@ -223,6 +223,7 @@ def test_all_weights_have_a_gradient_and_different_values():
     assert np.any(value(seeded, "query") != 0)
 
 
+@pytest.mark.one_tf
 def test_replicas_compute_the_same_gradient():
     from twml_ops import distribute
 

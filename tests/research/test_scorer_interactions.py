@@ -6,6 +6,8 @@ import tensorflow as tf
 
 from twml_ops import core, export, models, research
 
+pytestmark = pytest.mark.one_tf  # test_field_interactions.py has the layers
+
 F, D, L = 5, 8, 3
 
 

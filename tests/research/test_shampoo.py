@@ -226,7 +226,7 @@ def compiled(optimizer=None, **options):
     return model
 
 
-@pytest.mark.parametrize("run_eagerly", [False, True])
+@pytest.mark.parametrize("run_eagerly", on_both([False, True], False))
 def test_fit_reduces_the_loss(fresh_keras, run_eagerly):
     model = compiled(run_eagerly=run_eagerly)
     losses = model.fit(*batch(), batch_size=16, epochs=6, verbose=0).history["loss"]
@@ -285,6 +285,7 @@ def shampoo_variables(model):
     return {v.name: getattr(v, "_value", v) for v in found if len(v.shape) > 0}
 
 
+@pytest.mark.one_tf
 @pytest.mark.parametrize("replicas", [2, pytest.param(4, marks=pytest.mark.slow)])
 def test_replicas_equal_one_and_divide_the_state(fresh_keras, replicas):
     strategy = distribute.mirrored_strategy(replicas)

@@ -232,6 +232,7 @@ def test_weights_have_the_lowest_loss_and_greedy_ones_come_near():
     assert research.greedy_weights(useless, y)[0] > research.greedy_weights(useless, y)[1]
 
 
+@pytest.mark.one_tf
 def test_diversity_is_zero_for_equal_members_and_grows_with_the_perturbation():
     _, still, _ = trained(compiled(optimizers.SGD(0.0)), schedule="constant")
     assert still.diversity(data()).deviation < 1e-7
@@ -239,6 +240,7 @@ def test_diversity_is_zero_for_equal_members_and_grows_with_the_perturbation():
     assert found[0] < found[1]
 
 
+@pytest.mark.one_tf
 def test_replicas_take_the_snapshots_of_one():
     def run_on(strategy):
         with strategy.scope() if strategy else contextlib.nullcontext():

@@ -6,14 +6,13 @@ import io
 import json
 import re
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests import forked
 from tests.trained_runs import write_libsvm
 from twml_ops.checkpoint import CheckpointManager
 from twml_ops.cli import main
@@ -58,11 +57,10 @@ def run_steps(libsvm, out, signals, *options):
         "import os, sys; os.environ['SIGNALS'] = sys.argv.pop(1)\n"
         "from twml_ops.cli import main; main()"
     )
-    return subprocess.run(
-        [sys.executable, "-c", code, signals, "train", *arguments, *options],
+    return forked.run(
+        ["-c", code, signals, "train", *arguments, *options],
         capture_output=True,
         text=True,
-        check=False,
         cwd=MODEL.parents[2],
     )
 

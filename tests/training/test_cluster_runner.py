@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import twml_ops
+from tests import forked
 from tests.cli.test_train import METRICS
 from twml_ops import _child
 from twml_ops.distribute.launch import Ports
@@ -87,8 +88,8 @@ def chief(data, folder, *words):
     options = ["--model", model, "--set", f"folder={folder}", "--set", "last=step-120"]
     options += ["--out", str(folder / "run"), "--epochs", "4", "--batch-size", "16", *words]
     environment = {"PYTHONPATH": os.pathsep.join(sys.path), "TF_CONFIG": json.dumps(config)}
-    done = subprocess.run(
-        _child.command("twml_ops.cli", "train", "--data", data, *options),
+    done = forked.run(
+        ["-m", "twml_ops.cli", "train", "--data", data, *options],
         env={**os.environ, **environment},
         capture_output=True,
         text=True,

@@ -48,6 +48,7 @@ def test_history_has_every_epoch(libsvm, tmp_path):
     assert f"epoch 3/3   train loss {history.epochs[2].metrics['loss']:.4f}" in shown
 
 
+@pytest.mark.one_tf
 @pytest.mark.parametrize("name", ["validation", "evaluation"])
 def test_monitored_data_are_called_what_they_are_for(libsvm, tmp_path, name):
     history, shown = fit(libsvm, tmp_path, epochs=1, monitored=name)
@@ -55,6 +56,7 @@ def test_monitored_data_are_called_what_they_are_for(libsvm, tmp_path, name):
     assert f"   {name} loss {history.monitored_loss[0].loss:.4f}" in shown
 
 
+@pytest.mark.one_tf
 def test_without_monitored_data_only_the_training_is_recorded(libsvm, tmp_path):
     history, shown = fit(libsvm, tmp_path, epochs=2, monitored=None)
     assert [epoch.examples for epoch in history.epochs] == [480, 480]
@@ -64,6 +66,7 @@ def test_without_monitored_data_only_the_training_is_recorded(libsvm, tmp_path):
     assert "validation" not in shown
 
 
+@pytest.mark.one_tf
 def test_monitoring_changes_no_weights(libsvm, tmp_path):
     train, held_out = open_source(libsvm).split()
 
@@ -90,6 +93,7 @@ def test_losses_of_weighted_examples_are_weighted_means(tmp_path):
     assert fitted.history.monitored_loss[0].loss == pytest.approx(want["log_loss"], rel=1e-4)
 
 
+@pytest.mark.one_tf
 @pytest.mark.parametrize(("name", "is_weighted"), [("validation", True), ("evaluation", False)])
 def test_positives_weigh_more_in_training_and_validation_but_not_in_evaluation(
     libsvm, tmp_path, name, is_weighted

@@ -35,6 +35,7 @@ def trained(libsvm):
     return training.train(config, reporter=recorder), recorder
 
 
+@pytest.mark.one_tf
 def test_a_training_from_python_gives_the_model_and_the_metrics_of_the_command(trained, libsvm_run):
     result, _ = trained
     weights = TrainedRun(libsvm_run).model.get_weights()

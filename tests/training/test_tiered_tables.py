@@ -49,6 +49,7 @@ def in_file(data, tmp_path_factory):
     return train(data, folder / "run", "--storage", str(folder / "rows"), "--cache-rows", CACHE)
 
 
+@pytest.mark.one_tf
 def test_a_run_equals_one_whose_tables_fit_into_the_cache(data, in_file, tmp_path):
     whole = train(data, tmp_path / "run", "--storage", str(tmp_path / "rows"))
     for mine, theirs in zip(weights(in_file), weights(whole), strict=True):

@@ -50,6 +50,7 @@ def test_the_weights_of_the_run_are_the_start(day_1, tmp_path):
     assert (facts["model_options"], facts["eval"]) == ({"units": 4}, None)
 
 
+@pytest.mark.one_tf
 def test_the_statistics_of_layers_go_on(day_1, tmp_path):
     data = write_libsvm(tmp_path / "2.svm", 200, seed=2)
     larger = tmp_path / "larger.svm"
@@ -207,6 +208,7 @@ def with_new_tokens(path, n, seed):
     return source
 
 
+@pytest.mark.one_tf
 def test_new_categories_get_rows_and_new_slots(fields_run, tmp_path):
     data = write_criteo(tmp_path / "1.tsv", 300, seed=2)
     frozen = ("--save-slots", "--learning-rate", "1e-30")
