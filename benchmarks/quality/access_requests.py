@@ -2,7 +2,9 @@
 
     python -m benchmarks.quality.access_requests FOLDER
 
-writes FOLDER/access_train.csv and FOLDER/access_test.csv, which are the same on every machine.
+writes FOLDER/access_train.csv and FOLDER/access_test.csv, which are the same on every machine, and
+prints the metrics of the best possible predictions, which know the effects of pairs and triples
+that no training row has.
 Each row is a request of an employee, who has a department and a job title, for a resource. Whether
 the request is granted depends on single columns, on pairs and triples of them, and on whether the
 department usually has the resource. Most pairs are rare, some columns follow from others, and one
@@ -17,9 +19,10 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from benchmarks.quality.planted_files import write_files
+from benchmarks.quality.planted_files import best_possible, write_files
 
 Array = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
 
 ROWS, TEST_SHARE = 40_000, 0.2
 COLUMNS = (
@@ -52,6 +55,12 @@ def generate(seed: int = 0, rows: int = ROWS) -> tuple[dict[str, Array], Array]:
     Returns:
         (the columns by name, the labels), int64 [rows] each.
     """
+    columns, labels, _ = _drawn(seed, rows)
+    return columns, labels
+
+
+def _drawn(seed: int, rows: int) -> tuple[dict[str, Array], Array, Floats]:
+    """What `generate` returns, and the logits of the labels given the columns."""
     rng = np.random.default_rng(seed)
     departments, titles = _SIZES["department"], _SIZES["title"]
     titles_here = rng.integers(titles, size=(departments, _TITLES_HERE))
@@ -81,7 +90,7 @@ def generate(seed: int = 0, rows: int = ROWS) -> tuple[dict[str, Array], Array]:
         logit += deviation * rng.normal(size=cell.max() + 1)[cell]
     logit += _UNUSUAL * ~(usual[department] == resource[:, np.newaxis]).any(axis=1)
     labels = rng.random(rows) < 1 / (1 + np.exp(-logit))
-    return {name: columns[name] for name in COLUMNS}, labels.astype(np.int64)
+    return {name: columns[name] for name in COLUMNS}, labels.astype(np.int64), logit
 
 
 def _frequent(rng: np.random.Generator, column: str, rows: int) -> Array:
@@ -92,4 +101,6 @@ def _frequent(rng: np.random.Generator, column: str, rows: int) -> Array:
 
 
 if __name__ == "__main__":
-    write_files(Path(sys.argv[1]), "access", *generate(), TEST_SHARE)
+    planted = _drawn(0, ROWS)
+    write_files(Path(sys.argv[1]), "access", *planted[:2], TEST_SHARE)
+    print(best_possible(*planted[1:], TEST_SHARE))

@@ -1,4 +1,4 @@
-"""`dcn` with boosted trees beside the net."""
+"""`dcn` and `deepfm` with boosted trees beside the net."""
 
 import numpy as np
 import pytest
@@ -46,9 +46,9 @@ def trees_of(model):
     return [layer for layer in _keras.all_layers(model) if isinstance(layer, BoostedTrees)]
 
 
-@pytest.fixture(scope="module")
-def model():
-    return models.dcn(SCHEMA, examples()[1], **OPTIONS)
+@pytest.fixture(scope="module", params=[models.dcn, models.deepfm], ids=["dcn", "deepfm"])
+def model(request):
+    return request.param(SCHEMA, examples()[1], trees=True, **OPTIONS)
 
 
 def logits(probabilities):
@@ -151,6 +151,24 @@ def test_the_trees_are_not_trained_with_the_net():
 def test_there_are_no_trees_if_they_are_not_wanted_or_find_nothing():
     assert not trees_of(models.dcn(SCHEMA, examples()[1], trees=False, **OPTIONS))
     assert not trees_of(models.dcn(SCHEMA, examples(signal=0.0)[1], **OPTIONS))
+
+
+def test_deepfm_whose_trees_find_nothing_needs_no_row_keys():
+    features, dataset = examples(signal=0.0)
+    model = models.deepfm(SCHEMA, dataset, trees=True, **OPTIONS)
+    assert not trees_of(model)
+    assert models.layout_of(model) == "fields"
+    del features["row_keys"]
+    assert model(features).shape == (ROWS, 1)
+
+
+@pytest.mark.one_tf
+def test_only_the_trees_of_deepfm_have_the_statistics_of_categories():
+    model = models.deepfm(SCHEMA, examples()[1], trees=True, crosses=[], **OPTIONS)
+    (trees,) = trees_of(model)
+    assert trees.num_inputs == 2 + 2  # numbers, statistics
+    vectors, numbers = 3 * OPTIONS["units"], 2 * 2  # ranks and logarithms of the numbers
+    assert model.get_layer("dense_0").kernel.shape[0] == vectors + numbers
 
 
 @pytest.mark.one_tf

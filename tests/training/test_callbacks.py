@@ -107,8 +107,8 @@ class Losses(tf.keras.callbacks.Callback):
         self.model.set_weights([np.full_like(w, epoch + 1) for w in self.model.get_weights()])
 
 
-def stop(data, losses, patience, restore):
-    model, stopping = make_model(), EarlyStopping(patience, restore)
+def stop(data, losses, patience, restore, target=None):
+    model, stopping = make_model(), EarlyStopping(patience, restore, target)
     callbacks = [Losses(losses), stopping]
     epochs = len(model.fit(*data, ROWS, len(losses), verbose=0, callbacks=callbacks).epoch)
     return epochs, stopping, float(np.ravel(model.get_weights()[0])[0])
@@ -129,6 +129,21 @@ def test_training_stops_after_epochs_without_a_lower_loss(data, losses, patience
     assert ran == epochs
     assert (stopping.best_epoch, stopping.best_loss) == (best, losses[best - 1])
     assert weight == best
+
+
+@pytest.mark.parametrize(
+    ("losses", "target", "epochs"),
+    [
+        ([9, 8, 7, 6, 5, 4], 4, 6),
+        ([9, 8, 7, 6, 5, 4], 3, 3),
+        ([9, 5, 4, 3.5, 3, 2.5], 0, 4),  # the larger one of two gains counts
+        ([9, 10, 8, 9], math.inf, 4),
+    ],
+)
+def test_training_stops_when_its_gains_cannot_reach_the_loss_of_another_model(
+    data, losses, target, epochs
+):
+    assert stop(data, losses, 2, restore=False, target=target)[0] == epochs
 
 
 def test_without_restoring_the_last_weights_remain(data):

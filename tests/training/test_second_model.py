@@ -1,17 +1,27 @@
 """The default model is compared with a second one on the validation data."""
 
+import dataclasses
 import json
 
 import numpy as np
 import pytest
 
+from benchmarks.quality import film_ratings
+from benchmarks.quality.planted_files import write_files
 from tests.trained_runs import write_criteo
 from twml_ops.cli import main
 from twml_ops.data import open_source
 from twml_ops.training import selection
 from twml_ops.training.config import RunConfig
-from twml_ops.training.selection import SECOND_MODEL, SECOND_OPTIONS, second_model
+from twml_ops.training.model import with_batch_size, with_learning_rate
+from twml_ops.training.selection import (
+    SECOND_MODEL,
+    SECOND_OPTIONS,
+    second_model,
+    with_the_crosses_of,
+)
 from twml_ops.training.trained_run import TrainedRun
+from twml_ops.training.trials import run_trial, validation_parts
 
 OPTIONS = ["--validation", "random", "--validation-share", "0.3", "--max-epochs", "1"]
 
@@ -47,7 +57,8 @@ def test_the_model_with_the_lower_loss_is_that_of_the_run(run_of_ratings):
     facts = facts_of(run_of_ratings)
     first, second = facts["model_choice"]["trials"]
     assert (first["model"], second["model"]) == ("dcn", SECOND_MODEL)
-    assert second["model_options"] == SECOND_OPTIONS
+    crosses = first["model_options"]["crosses"]
+    assert second["model_options"] == {**SECOND_OPTIONS, "trees": None, "crosses": crosses}
     best = (first, second)[min(second["losses"]) <= min(first["losses"])]
     assert facts["model_choice"]["best"] == int(best is second)
     for name in ("model", "model_options", "learning_rate"):
@@ -80,6 +91,23 @@ def test_a_run_that_is_continued_does_not_repeat_the_second_model(tmp_path, monk
     assert "second" in capsys.readouterr().out
     main([*arguments[:4], str(tmp_path / "whole"), *OPTIONS])
     np.testing.assert_array_equal(weights(tmp_path / "run"), weights(tmp_path / "whole"))
+
+
+@pytest.mark.one_tf
+def test_trees_beside_the_vectors_win_where_pairs_of_ids_decide(tmp_path):
+    pytest.importorskip("lightgbm")
+    columns, labels = film_ratings.generate(users=300, films=200, chosen=8000)
+    data = f"csv:{write_files(tmp_path, 'films', columns, labels, film_ratings.TEST_SHARE)[0]}"
+    source = open_source(data)
+    crosses = {"crosses": ["user*film"]}
+    default = RunConfig(data=data, model_options=crosses)
+    second = with_the_crosses_of(second_model(default, source.schema), default)
+    losses = []
+    for options in (second.model_options, {**second.model_options, "trees": False}):
+        config = with_learning_rate(dataclasses.replace(second, model_options=options))
+        config = with_batch_size(config, source.num_examples(), False)
+        losses.append(run_trial(config, validation_parts(config, source)).trial.log_loss)
+    assert losses[0] < losses[1] - 0.01  # .513 and .533
 
 
 @pytest.mark.parametrize(

@@ -51,8 +51,9 @@ class Fields:
             the quantiles of the continuous fields, the frequent categories, the statistics, and the
             shares of positives.
         options: the ones of `HashedNetOptions` that the model has.
-        statistics: whether `numbers` has the out-of-fold target and count statistics of the
-            categorical fields.
+        statistics: whether there are out-of-fold target and count statistics of the categorical
+            fields.
+        in_numbers: whether `numbers` has them; if not, only the trees do.
         crosses: crosses of these fields that have statistics as well, see
             `_crosses.cross_positions`; None: they are chosen.
 
@@ -76,6 +77,7 @@ class Fields:
         options: Mapping[str, Any],
         *,
         statistics: bool = False,
+        in_numbers: bool = True,
         crosses: Sequence[str] | None = (),
     ) -> None:
         if not schema.groups:
@@ -101,6 +103,7 @@ class Fields:
         self.inputs: dict[str, Any] = {}
         numbers: list[Any] = []
         self._statistics: StatisticsColumns | None = None
+        self._keyed = in_numbers
         self.num_rows: list[int] = []
         self.category_rows: Any = None
         self._ids: list[Any] = []  # what a field embedding is called with
@@ -112,7 +115,7 @@ class Fields:
                 keyed = [ids[0], self._row_keys()]
                 layers = state.statistics.layers(dataset)
                 self._statistics = StatisticsColumns(layers, self.base, keyed)
-                numbers += self._statistics.outputs
+                numbers += self._statistics.outputs if in_numbers else []
             rows = categories([*ids, *(part[0] for part in parts)])
             matrices += rows[: len(ids)]
             self.category_rows = rows[0] if ids else None
@@ -366,6 +369,8 @@ class Fields:
         logits = Bias(self.base, name="logit")(logits)
         if others:
             logits = MeanLogit(name="mean_logit")([logits, concatenated(others, "tree_logits")])
+        elif not self._keyed:
+            self.inputs.pop(ROW_KEYS, None)  # only trees that gained nothing had statistics
         return tf.keras.Model(self.inputs, probabilities(logits, self.labels), name=name)
 
 

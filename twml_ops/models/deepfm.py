@@ -3,6 +3,8 @@
 fields ──┬─ linear ────────────────────────────┐
          └─ vectors ─┬─ products of all pairs ─(+)─ sigmoid
                      └─ dense net ─────────────┘
+
+Boosted trees of the numbers and of statistics of the categories can be averaged with the sum.
 """
 
 from __future__ import annotations
@@ -16,18 +18,22 @@ from twml_ops.data import Schema
 from twml_ops.models._fields import Fields, dense_net
 from twml_ops.models._layouts import takes
 from twml_ops.models._options import HashedNetOptions, shares
+from twml_ops.models._tree_logits import wanted
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 
-@takes("fields")
+@takes("keyed_fields")
 @shares(HashedNetOptions)
 def deepfm(
     schema: Schema,
     dataset: tf.data.Dataset,
     *,
     hidden: Sequence[int] = (64, 32),
+    crosses: Sequence[str] | None = None,
+    trees: bool | None = False,
+    tree_ensembles: int | None = None,
     **options: Unpack[HashedNetOptions],
 ) -> tf.keras.Model:
     """Builds a DeepFM.
@@ -38,20 +44,33 @@ def deepfm(
 
     Args:
         schema: the features and labels.
-        dataset: batches in the layout "fields", usually the training data, from which quantiles,
-            frequent categories and the initial bias are computed in one pass.
+        dataset: batches in the layout "fields", or "keyed_fields" for trees, usually the training
+            data, from which quantiles, frequent categories and the initial bias are computed in one
+            pass.
         hidden: widths of the dense layers.
+        crosses: crosses of categorical features whose statistics the trees have, see `dcn`.
+        trees: whether boosted trees are averaged with the logit in inference, as in `dcn`: of the
+            numbers and of the statistics of the categories and of their crosses, which only the
+            trees have, so that the vectors of the net learn something else. None: if LightGBM is
+            installed and there are row keys.
+        tree_ensembles: number of ensembles of trees, see `dcn`.
         **options: see `HashedNetOptions`.
 
     Returns:
-        An uncompiled model: features in the layout "fields" → probabilities [B, 1]; of several
-        labels a dict of them.
+        An uncompiled model: features in the layout "fields", or "keyed_fields" if there are trees,
+        → probabilities [B, 1]; of several labels a dict of them.
 
     Raises:
-        ValueError: the schema has fewer than two fields.
+        ImportError: `trees` is true, and LightGBM is not installed.
+        ValueError: the schema has fewer than two fields, or a cross names features that it does not
+            have.
     """
-    fields = Fields(schema, dataset, options)
+    with_trees = wanted(trees, dataset)
+    fields = Fields(
+        schema, dataset, options, statistics=with_trees, in_numbers=False, crosses=crosses
+    )
     vectors = fields.vectors()
     deep = dense_net(fields.deep_input(vectors), hidden, options["dropout"])
     terms = [*fields.linear(), fields.pairs(vectors), fields.logits(deep)]
-    return fields.model("deepfm", terms)
+    others = fields.tree_logits(dataset, tree_ensembles) if with_trees else []
+    return fields.model("deepfm", terms, others)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import tempfile
 import time
@@ -122,15 +123,19 @@ class EarlyStopping(tf.keras.callbacks.Callback):
         patience: number of epochs in a row without a new lowest loss after which to stop.
         restore: whether the model has the weights of the best epoch afterwards. They are copied
             at each new lowest loss.
+        target: a loss that another model has. Training stops as well when the remaining epochs
+            would not reach it, if each gained as much as the better one of the last two: later
+            epochs gain less than earlier ones. None: there is none.
 
     Attributes:
         best_epoch: the epoch with the lowest loss, from 1.
         best_loss: that loss.
     """
 
-    def __init__(self, patience: int, restore: bool) -> None:
+    def __init__(self, patience: int, restore: bool, target: float | None = None) -> None:
         super().__init__()
-        self._patience, self._restore = patience, restore
+        self._patience, self._restore, self._target = patience, restore, target
+        self._last: list[float] = []  # the losses of the last three epochs
         self.best_epoch, self.best_loss = 0, math.inf
         self._weights: list[Any] | None = None
 
@@ -143,17 +148,24 @@ class EarlyStopping(tf.keras.callbacks.Callback):
             self._weights = copied_weights(self.model) if self._restore else None
         elif epoch + 1 - self.best_epoch >= self._patience:
             self.model.stop_training = True
+        self._last = [*self._last[-2:], loss]
+        if self._target is not None and len(self._last) == 3:
+            gain = max(0.0, *(a - b for a, b in itertools.pairwise(self._last)))
+            reached = self.best_loss - gain * (self.params["epochs"] - epoch - 1)
+            self.model.stop_training |= reached > self._target
 
     def checkpoint_state(self) -> State:
         """The best epoch so far."""
         weights = {str(i): w for i, w in enumerate(self._weights or [])}
         loss = self.best_loss if self.best_epoch else None
-        return State({"best_epoch": self.best_epoch, "best_loss": loss}, weights)
+        values = {"best_epoch": self.best_epoch, "best_loss": loss, "last": self._last}
+        return State(values, weights)
 
     def restore_state(self, state: State) -> None:
         """Continues with the best epoch of a checkpoint."""
         self.best_epoch = state.values["best_epoch"]
         self.best_loss = state.values["best_loss"] if self.best_epoch else math.inf
+        self._last = list(state.values.get("last", []))  # older checkpoints have none
         weights = [state.arrays[str(i)] for i in range(len(state.arrays))]
         self._weights = weights if self._restore and self.best_epoch else None
 

@@ -76,7 +76,7 @@ def for_trial(config: RunConfig) -> RunConfig:
     options = config.model_options
     if not config.refit or config.from_run is not None or "tree_ensembles" in options:
         return config
-    if builder_of(config.model) is not models.dcn:
+    if builder_of(config.model) not in (models.dcn, models.deepfm):
         return config
     return dataclasses.replace(config, model_options={**options, "tree_ensembles": 1})
 

@@ -37,7 +37,13 @@ from twml_ops.training.peers import PeerRunner
 from twml_ops.training.reporter import SILENT, Reporter
 from twml_ops.training.results import EpochChoice, History, Member, ModelChoice, RunResult
 from twml_ops.training.runners import LocalRunner, Runner
-from twml_ops.training.selection import check_auto, choose, second_model, with_crosses
+from twml_ops.training.selection import (
+    check_auto,
+    choose,
+    second_model,
+    with_crosses,
+    with_the_crosses_of,
+)
 from twml_ops.training.sources import (
     Holdout,
     OpenedData,
@@ -142,6 +148,7 @@ def train(
             reporter.differs(differs)
         with original_errors(data, held_out, *(parts or ())):
             config = with_crosses(config, parts, reporter)
+            second = with_the_crosses_of(second, config)
             examined = parts.validation if parts else held_out
             leaks: dict[str, float] = {}
             known, statistics = None, None

@@ -83,7 +83,8 @@ def choose(
         if second is not None and parts is not None:
             trial = _try_second_model(second, parts, logs, reporter, checkpoints)
         if before is None and parts is not None and (chosen.epochs is None or not config.refit):
-            epochs, kept = _choose_epochs(config, parts, logs, reporter, checkpoints)
+            target = None if trial is None else trial.trial.log_loss
+            epochs, kept = _choose_epochs(config, parts, logs, reporter, checkpoints, target)
             chosen = chosen._replace(epochs=epochs, kept=kept)
     if trial is not None and chosen.epochs is not None:
         config, epochs, model = compared(config, chosen.epochs, trial, reporter)
@@ -99,12 +100,13 @@ def _choose_epochs(
     logs: Path | None,
     reporter: Reporter,
     checkpoints: RunCheckpoints | None,
+    target: float | None,
 ) -> tuple[EpochChoice, FittedModel | None]:
     logs = below(logs, "early_stopping") if config.refit else logs
     runner = LocalRunner(config, logs, reporter, checkpoints)
     with phase("choice of the epochs"):
         epochs, kept = choose_epochs(
-            config, runner, model_maker(for_trial(config)), parts, reporter
+            config, runner, model_maker(for_trial(config)), parts, reporter, target=target
         )
     if kept is not None:
         kept = kept._replace(model=without_optimizer(kept.model))
@@ -169,10 +171,13 @@ def with_crosses(config: RunConfig, parts: TrainingParts | None, reporter: Repor
         return config
     options = config.model_options
     build = builder_of(config.model)
-    packaged = build is models.dcn
-    statistics = options.get("statistics", True)
+    statistics = False
+    if build is models.dcn:
+        statistics = options.get("statistics", True)
+    elif build is models.deepfm:
+        statistics = options.get("trees", False) is not False
     several = len(parts.fit.schema.fields) > 1
-    if not (packaged and statistics and several and options.get("crosses") is None):
+    if not (statistics and several and options.get("crosses") is None):
         return config
 
     def batches(source: Source) -> object:
@@ -193,6 +198,8 @@ SECOND_OPTIONS = {"l2": 0.003, "linear_l2": 0.003, "embedding_dropout": 0.0}
 def second_model(config: RunConfig, schema: Schema) -> RunConfig | None:
     """The configuration with the second model.
 
+    It has boosted trees beside the net if the first one has.
+
     Args:
         config: what the user chose.
         schema: the features.
@@ -205,7 +212,17 @@ def second_model(config: RunConfig, schema: Schema) -> RunConfig | None:
     unsuitable = config.from_run is not None or config.storage is not None or not config.refit
     if config.model != DEFAULT or unsuitable or len(schema.categorical) < 2:
         return None
-    return dataclasses.replace(config, model=SECOND_MODEL, model_options=dict(SECOND_OPTIONS))
+    options = {**SECOND_OPTIONS, "trees": config.model_options.get("trees")}
+    return dataclasses.replace(config, model=SECOND_MODEL, model_options=options)
+
+
+def with_the_crosses_of(second: RunConfig | None, config: RunConfig) -> RunConfig | None:
+    """The configuration with the second model, with the crosses of the first one."""
+    crosses = config.model_options.get("crosses")
+    if second is None or crosses is None:
+        return second
+    options = {**second.model_options, "crosses": crosses}
+    return dataclasses.replace(second, model_options=options)
 
 
 def try_second_model(

@@ -76,6 +76,7 @@ def choose_epochs(
     parts: TrainingParts,
     reporter: Reporter,
     callbacks: Sequence[tf.keras.callbacks.Callback] = (),
+    target: float | None = None,
 ) -> tuple[EpochChoice, FittedModel | None]:
     """Trains on one part until the loss on the other one no longer decreases.
 
@@ -86,6 +87,7 @@ def choose_epochs(
         parts: training data and validation data.
         reporter: is told what happens.
         callbacks: Keras callbacks beside that of early stopping.
+        target: the loss of another model, see `EarlyStopping`; None: there is none.
 
     Returns:
         (the choice, the model with the weights of the best epoch or, if there is to be a refit,
@@ -100,7 +102,7 @@ def choose_epochs(
         model = runner.build(lambda: make_model(fit))
     report_model(reporter, model, config.optimizer)
     reporter.validation(fit, validation, sizes)
-    stopping = EarlyStopping(config.patience, restore=not config.refit)
+    stopping = EarlyStopping(config.patience, not config.refit, target)
     fitted = runner.fit(
         model,
         fit,
