@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -54,12 +55,16 @@ class Front(NamedTuple):
             `((row keys, tensors), labels)` or `((row keys, tensors), labels, weights)` for each
             batch; None if they have more than `MAX_BYTES`, or not the types that they declare.
         """
+        # Known before anything is computed: large data would pass the bound after minutes.
+        row = sum(tf.as_dtype(t.dtype).size * math.prod(t.shape[1:]) for t in self.tensors)
+        if row * source.num_examples() > MAX_BYTES:
+            return None
         left_out = [unused and training for unused in self.unused]
         wanted = [t for t, out in zip(self.tensors, left_out, strict=True) if not out]
         front = tf.keras.Model(self.whole.input, wanted)
         call = tf.function(lambda x: tf.nest.flatten(front(x, training=training)), autograph=False)
         names = list(self.whole.input)
-        found, room = [], MAX_BYTES
+        found = []
         for features, *rest in source.dataset(batch_size, layout=layout_of(self.whole)):
             known = iter(call({name: features[name] for name in names}))
             zeros = tf.zeros_like(features[ROW_KEYS], tf.float32)[:, tf.newaxis]
@@ -67,9 +72,8 @@ class Front(NamedTuple):
                 tf.repeat(zeros, int(t.shape[1]), axis=1) if out else next(known)
                 for t, out in zip(self.tensors, left_out, strict=True)
             ]
-            room -= sum(value.dtype.size * int(tf.size(value)) for value in values)
             kinds = [tf.as_dtype(t.dtype) for t in self.tensors]
-            if room < 0 or kinds != [value.dtype for value in values]:
+            if kinds != [value.dtype for value in values]:
                 return None
             found.append(((features[ROW_KEYS], values), *rest))
         return found or None

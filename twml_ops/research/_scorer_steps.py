@@ -115,7 +115,7 @@ def _dhen_block(program: Program, layer: Any, call: LayerCall) -> list[Any]:
     for i, module in enumerate(layer.modules):
         key = (call.outputs[0], i)
         # Refuses modules that no scorer supports by their names.
-        program.add(LayerCall(module, call.inputs[:1], (key,), {}))
+        program.add(LayerCall(module, call.inputs[:1], (key,), {}, ()))
         made.append(program.dense(key, module.name))
     if layer.module_weights is not None:
         zero = np.zeros(1, np.float32)
