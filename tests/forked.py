@@ -264,12 +264,15 @@ def _forget_pytest(connection: socket.socket) -> None:
                 os.close(number)
     faulthandler.disable()
     gc.enable()
-    for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
+    # A new process inherits what is ignored, as SIGINT is in the background of a shell.
+    ignored = {n for n in signal.valid_signals() if signal.getsignal(n) is signal.SIG_IGN}
+    for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP, *ignored}:
         with contextlib.suppress(OSError, ValueError):
             signal.signal(number, signal.SIG_DFL)
     for number in (signal.SIGPIPE, signal.SIGXFSZ):
         signal.signal(number, signal.SIG_IGN)
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+    if signal.SIGINT not in ignored:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     sys.meta_path[:] = [f for f in sys.meta_path if not type(f).__module__.startswith("_pytest")]
     for name in [n for n in sys.modules if n.partition(".")[2].startswith("conftest")]:
         del sys.modules[name]

@@ -101,7 +101,7 @@ def test_registry_knows_its_names():
     fields = ["dcn", "deepfm", "dhen", "dlrm", "fm", "logistic", "mmoe", "shared_bottom"]
     assert models.names() == sorted([*fields, "sparse_mlp"])
     for name in fields:
-        wanted = "keyed_fields" if name == "dcn" else "fields"
+        wanted = "keyed_fields" if name in ("dcn", "deepfm") else "fields"
         assert models.layout_of(models.get(name)) == wanted
     assert models.get("sparse_mlp") is sparse_mlp
     with pytest.raises(ValueError, match="'nosuch': expected one of dcn, deepfm, "):

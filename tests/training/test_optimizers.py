@@ -64,11 +64,12 @@ def test_a_batch_size_that_is_given_stays():
 
 
 def test_a_model_that_only_chooses_has_one_ensemble_of_trees_unless_told_otherwise():
-    config = RunConfig("", model="dcn", model_options={"units": 4})
-    assert for_trial(config).model_options == {"units": 4, "tree_ensembles": 1}
+    for model in ("dcn", "deepfm"):
+        config = RunConfig("", model=model, model_options={"units": 4})
+        assert for_trial(config).model_options == {"units": 4, "tree_ensembles": 1}
     for same in (
         RunConfig("", model="dcn", model_options={"tree_ensembles": 2}),
         RunConfig("", model="dcn", refit=False),
-        RunConfig("", model="deepfm"),
+        RunConfig("", model="fm"),
     ):
         assert for_trial(same) == same

@@ -152,6 +152,9 @@ def batches_of(elements: list[Any]) -> tf.data.Dataset:
 
     Args:
         elements: what `Front.of` has returned.
+
+    Returns:
+        The dataset, whose length is known.
     """
     kept = [(tuple(values), *rest) for (_, values), *rest in elements]
     spec = tf.nest.map_structure(lambda t: tf.TensorSpec([None, *t.shape[1:]], t.dtype), kept[0])
