@@ -11,7 +11,7 @@ from tests.data.conftest import FORMATS, ROWS
 from tests.pairwise import each_value
 from twml_ops.data import InputPosition, order, source
 
-pytestmark = pytest.mark.one_tf  # positions are those of our readers
+pytestmark = pytest.mark.one_tf  # positions of our readers
 
 EPOCHS = 2
 
