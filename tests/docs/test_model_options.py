@@ -60,5 +60,5 @@ def test_the_options_of_the_lines_build_the_model(name, tmp_path, monkeypatch):
             continue
         source = open_source(DATA[data])
         source.num_examples()
-        dataset = source.dataset(500, layout=models.layout_of(build))
+        dataset = source.dataset(500, layout=models.layout_of(build, given))
         assert build(source.schema, dataset, **given).count_params()

@@ -47,8 +47,7 @@ def features_of(schema, rows, seed=0, name="fm"):
         return rng.integers(0, 9, n) * 10**17
 
     features = {}
-    # "deepfm" takes keys for trees only, which these models have not.
-    if schema.fields and name != "deepfm" and models.layout_of(models.get(name)) == "keyed_fields":
+    if schema.fields and models.layout_of(models.get(name)) == "keyed_fields":
         features["row_keys"] = np.arange(rows)
     if schema.continuous:
         features["continuous"] = rng.normal(size=(rows, 2)).astype(np.float32)

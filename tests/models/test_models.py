@@ -101,8 +101,10 @@ def test_registry_knows_its_names():
     fields = ["dcn", "deepfm", "dhen", "dlrm", "fm", "logistic", "mmoe", "shared_bottom"]
     assert models.names() == sorted([*fields, "sparse_mlp"])
     for name in fields:
-        wanted = "keyed_fields" if name in ("dcn", "deepfm") else "fields"
+        wanted = "keyed_fields" if name == "dcn" else "fields"
         assert models.layout_of(models.get(name)) == wanted
+    for trees, wanted in ((False, "fields"), (True, "keyed_fields"), (None, "keyed_fields")):
+        assert models.layout_of(models.deepfm, {"trees": trees}) == wanted
     assert models.get("sparse_mlp") is sparse_mlp
     with pytest.raises(ValueError, match="'nosuch': expected one of dcn, deepfm, "):
         models.get("nosuch")

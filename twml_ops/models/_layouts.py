@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 import tensorflow as tf
@@ -33,12 +33,14 @@ def takes(layout: LayoutName) -> Callable[[Builder], Builder]:
     return mark
 
 
-def layout_of(model: Any) -> LayoutName:
+def layout_of(model: Any, options: Mapping[str, Any] | None = None) -> LayoutName:
     """The layout of the batches that a model takes.
 
     Args:
         model: a builder, for which `takes` declares the layout, or an object with the attribute
             `inputs` of Keras' functional models, whose names determine the layout.
+        options: the options that a builder is called with; None: its defaults. A model of fields
+            that gets trees by its option `trees` takes row keys as well.
 
     Returns:
         "ragged", "fields" or "keyed_fields", for `data.Source.dataset(layout=...)`.
@@ -46,6 +48,8 @@ def layout_of(model: Any) -> LayoutName:
     inputs = getattr(model, "inputs", None)
     if inputs is None:
         declared: LayoutName = getattr(model, "layout", "ragged")
+        if declared == "fields" and (options or {}).get("trees", False) is not False:
+            return "keyed_fields"
         return declared
     names = [t.name.split(":")[0] for t in tf.nest.flatten(inputs)]
     if "row_keys" in names:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 
-@takes("keyed_fields")
+@takes("fields")
 @shares(HashedNetOptions)
 def deepfm(
     schema: Schema,

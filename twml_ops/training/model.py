@@ -33,7 +33,7 @@ def model_maker(config: RunConfig) -> MakeModel:
     if config.from_run is not None:
         return WarmStart(config).make_model
     build = builder_of(config.model)
-    layout = models.layout_of(build)
+    layout = models.layout_of(build, config.model_options)
 
     def make_model(source: Source) -> tf.keras.Model:
         # Also resets the names of layers, which count up, and releases an earlier model.

@@ -181,7 +181,7 @@ def with_crosses(config: RunConfig, parts: TrainingParts | None, reporter: Repor
         return config
 
     def batches(source: Source) -> object:
-        dataset = source.dataset(LARGE_BATCH_SIZE, layout=models.layout_of(build))
+        dataset = source.dataset(LARGE_BATCH_SIZE, layout=models.layout_of(build, options))
         return weighted(dataset, config.positive_weight)
 
     with phase("crosses"), reporter.phase("choosing crosses of categories"):
