@@ -62,10 +62,15 @@ class Front(NamedTuple):
         left_out = [unused and training for unused in self.unused]
         wanted = [t for t, out in zip(self.tensors, left_out, strict=True) if not out]
         front = tf.keras.Model(self.whole.input, wanted)
-        call = tf.function(lambda x: tf.nest.flatten(front(x, training=training)), autograph=False)
         names = list(self.whole.input)
+        batches = source.dataset(batch_size, layout=layout_of(self.whole))
+        spec = batches.element_spec[0]
+        # Traced once: the last batch has another length.
+        call = tf.function(
+            lambda x: tf.nest.flatten(front(x, training=training)), autograph=False
+        ).get_concrete_function({name: spec[name] for name in names})
         found = []
-        for features, *rest in source.dataset(batch_size, layout=layout_of(self.whole)):
+        for features, *rest in batches:
             known = iter(call({name: features[name] for name in names}))
             zeros = tf.zeros_like(features[ROW_KEYS], tf.float32)[:, tf.newaxis]
             values = [
