@@ -28,7 +28,13 @@ from twml_ops._category_hash import MISSING
 from twml_ops.data.block import Array, Block, Categories, Group, Rows
 from twml_ops.data.category_ids import hash_column, hash_tokens, time_parts
 from twml_ops.data.errors import DataError, one_line, quote
-from twml_ops.data.files import OF_LABELS, binary_labels, check_sparse, finite_numbers
+from twml_ops.data.files import (
+    OF_LABELS,
+    binary_labels,
+    check_sparse,
+    finite_numbers,
+    missing_label,
+)
 from twml_ops.data.guess import numbers_of_labels, times_of_texts
 from twml_ops.data.schema import SPARSE_IDS, SPARSE_VALUES, TIME_UNITS, Schema
 
@@ -134,7 +140,7 @@ def _labels_of(columns: Columns, name: str, positive: str, where: Where) -> Arra
     missing = pc.or_kleene(texts.is_null(), pc.equal(texts, ""))
     if pc.any(missing).as_py():
         row = missing.index(pa.scalar(True)).as_py()
-        raise DataError(f"{where(row)}: {name} has no value: leave out rows without a label")
+        raise missing_label(where(row), name)
     # Files that hold floats write 2 as `2.0`.
     texts, positives = (
         pc.replace_substring_regex(x, r"^([-+]?[0-9]+)\.0*$", r"\1")

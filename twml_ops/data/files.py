@@ -327,11 +327,16 @@ def binary_labels(raw: Array, where: Callable[[int], str], name: str = "label") 
     if bad.any():
         row = int(bad.argmax())
         if np.isnan(raw[row]):
-            raise DataError(f"{where(row)}: {name} has no value: leave out rows without a label")
+            raise missing_label(where(row), name)
         raise DataError(
             f"{where(row)}: {name} must be 0 or 1 (-1 counts as 0), got {raw[row]:g}{OF_LABELS}"
         )
     return (raw > 0).astype(np.float32)
+
+
+def missing_label(where: str, name: str) -> DataError:
+    """The error of a row without a label."""
+    return DataError(f"{where}: {name} has no value: leave out rows without a label")
 
 
 def finite_numbers(table: Array, names: Sequence[str], where: Callable[[int], str]) -> Numbers:

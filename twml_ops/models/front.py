@@ -56,7 +56,10 @@ class Front(NamedTuple):
             batch; None if they have more than `MAX_BYTES`, or not the types that they declare.
         """
         # Known before anything is computed: large data would pass the bound after minutes.
-        row = sum(tf.as_dtype(t.dtype).size * math.prod(t.shape[1:]) for t in self.tensors)
+        kinds = [tf.as_dtype(t.dtype) for t in self.tensors]
+        row = sum(
+            kind.size * math.prod(t.shape[1:]) for kind, t in zip(kinds, self.tensors, strict=True)
+        )
         if row * source.num_examples() > MAX_BYTES:
             return None
         left_out = [unused and training for unused in self.unused]
@@ -77,7 +80,6 @@ class Front(NamedTuple):
                 tf.repeat(zeros, int(t.shape[1]), axis=1) if out else next(known)
                 for t, out in zip(self.tensors, left_out, strict=True)
             ]
-            kinds = [tf.as_dtype(t.dtype) for t in self.tensors]
             if kinds != [value.dtype for value in values]:
                 return None
             found.append(((features[ROW_KEYS], values), *rest))
@@ -85,7 +87,7 @@ class Front(NamedTuple):
 
 
 def divided(model: tf.keras.Model) -> Front | None:
-    """The model in two parts: all layers that have no weights, depend on them alone, and the rest.
+    """Divides a model into the layers that come before all weights, and the rest.
 
     Args:
         model: a model that this package has made.
