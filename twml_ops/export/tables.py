@@ -136,10 +136,8 @@ def stored_variables(model: Any, form: TableFormat) -> dict[Any, StoredVariable]
     """
     tables: list[Any] = []
     for layer in all_layers(model):
-        if isinstance(layer, SparseLinear):
-            tables += layer.kernels
-        elif isinstance(layer, FieldEmbedding):
-            tables.append(layer.embeddings)
+        if isinstance(layer, (SparseLinear, FieldEmbedding)):
+            tables += layer.table_variables
     return {
         tf_variable(table).ref(): StoredVariable(
             store_table(tf_variable(table).numpy().astype(np.float32), form)

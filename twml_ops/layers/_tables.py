@@ -62,6 +62,15 @@ class TableLayer(tf.keras.layers.Layer):
             placement.placement_of(variable).assign(variable, store[f"{i}"][...])
 
     @property
+    def table_variables(self) -> list[Any]:
+        """The tables of the layer, in the order in which `build` creates them.
+
+        They are what `Placement.create` has returned: variables, or tables on servers. There are
+        none before the layer is built.
+        """
+        raise NotImplementedError
+
+    @property
     def has_tiered_tables(self) -> bool:
         """Whether the rows of a table of the layer, which is built, are in a file."""
         return any(tiered_placement_of(v) is not None for v in direct_variables(self))

@@ -152,6 +152,11 @@ class FieldEmbedding(TableLayer):
         return list(self._tables)
 
     @property
+    def table_variables(self) -> list[Any]:
+        """The variables of `tables`; see `TableLayer.table_variables`."""
+        return [table.variable for table in self._tables if table.variable is not None]
+
+    @property
     def num_fields(self) -> int:
         """F, the fields of the matrix, without the bags."""
         return len(self.num_rows) - self.num_bags

@@ -100,6 +100,11 @@ class GroupedSparseLinear(TableLayer):
         self.supports_jit = False  # the ops cannot be compiled by XLA
         self.kernels: dict[str, Any] = {}
 
+    @property
+    def table_variables(self) -> list[Any]:
+        """The tables; see `TableLayer.table_variables`."""
+        return list(self.kernels.values())
+
     def build(self, input_shape: Any = None) -> None:
         """Creates the tables."""
         del input_shape  # ids name the rows: the inputs' widths say nothing

@@ -149,6 +149,11 @@ class SparseLinear(TableLayer):
             raise AttributeError(f"the kernel is split into {self.num_partitions}: see `kernels`")
         return self.kernels[0]
 
+    @property
+    def table_variables(self) -> list[Any]:
+        """The partitions of the kernel; see `TableLayer.table_variables`."""
+        return list(self.kernels)
+
     def build(self, input_shape: Any = None) -> None:
         """Creates the partitions of the kernel, and the bias."""
         del input_shape  # the number of rows is `input_dim`

@@ -1,5 +1,6 @@
 """What the tests in the child process share: its servers, trainers and models."""
 
+import numpy as np
 import pytest
 import tensorflow as tf
 
@@ -35,10 +36,10 @@ def trainer(optimizer, servers=2, build=builder, loss="binary_crossentropy", **o
     return HybridTrainer(build, optimizer, loss, **options)
 
 
-def train_alone(optimizer, build=builder, steps=10, loss="binary_crossentropy"):
+def train_alone(optimizer, build=builder, steps=10, loss="binary_crossentropy", batches=None):
     model = build()
     model.compile(optimizer, loss, jit_compile=False)
-    for x, y in (whole_batches() * 2)[:steps]:
+    for x, y in ((batches or whole_batches()) * 2)[:steps]:
         model.train_on_batch(x, y)
     return model.get_weights()
 
@@ -60,3 +61,40 @@ def grouped_model():
     found = group({"user": inputs, "shown": inputs[0], "clicked": inputs})
     joined = tf.keras.layers.Concatenate()([found[f] for f in FEATURES])
     return tf.keras.Model(inputs, tf.keras.layers.Dense(1, activation="sigmoid")(joined))
+
+
+FIELDS = {
+    "one width": {"units": 4},
+    "a table for each width": {"units": [4, 2, 4, 2], "projected_units": 4},
+    "pooled with a penalty": {"units": 4, "l2": 0.1, "embeddings_initializer": "he_normal"},
+}
+FIELD_ROWS = [40, 30, 20, 50]
+
+
+def field_model(**options):
+    """Vectors of two fields and two bags, one with weights, whose sizes and widths may differ."""
+    tf.keras.utils.set_random_seed(7)
+    ids = tf.keras.Input([2], dtype="int64", name="ids")
+    bags = [
+        tf.keras.Input([None], dtype=t, ragged=True, name=name)
+        for t, name in (("int64", "tags"), ("int64", "words"), ("float32", "weights"))
+    ]
+    table = layers.FieldEmbedding(FIELD_ROWS, num_bags=2, name="fields", **options)
+    vectors = table([ids, bags[0], bags[1:]])
+    x = tf.keras.layers.Flatten()(vectors)
+    return tf.keras.Model([ids, *bags], tf.keras.layers.Dense(1, activation="sigmoid")(x))
+
+
+def field_batches():
+    """Eight batches with missing and repeated ids, empty bags and labels that depend on a field."""
+    rng = np.random.default_rng(1)
+    found = []
+    for _ in range(8):
+        ids = rng.integers(-1, 19, [16, 2])
+        splits = np.sort(np.concatenate([[0, 40], rng.integers(0, 40, 15)]))
+        tags, words = (
+            tf.RaggedTensor.from_row_splits(rng.integers(0, n, 40), splits) for n in (19, 49)
+        )
+        weights = words.with_values(tf.constant(rng.uniform(0.5, 2, 40), tf.float32))
+        found.append(((tf.constant(ids), tags, words, weights), (ids[:, :1] < 6).astype("f")))
+    return found

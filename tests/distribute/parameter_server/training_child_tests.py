@@ -2,6 +2,7 @@
 
 import os
 import tempfile
+from functools import partial
 
 import numpy as np
 import pytest
@@ -9,11 +10,14 @@ import tensorflow as tf
 
 from tests.distribute.parameter_server.model import ROWS, batches, builder, same, whole_batches
 from tests.distribute.parameter_server.trainers import (
+    FIELDS,
     SERVERS,
     WORKER,
     ConnectedCluster,
     child_test,
     expect_error,
+    field_batches,
+    field_model,
     first_servers,
     grouped_model,
     train_alone,
@@ -69,6 +73,20 @@ def training_by_row_equals_a_single_process_except_for_the_order_of_additions():
         hybrid = trainer(make(0.1), servers, partition_axis="row")
         hybrid.fit(batches, 10)
         same(train_alone(make(0.1)), hybrid.export().get_weights(), 2e-6)
+
+
+@child_test
+def the_tables_of_fields_are_those_of_a_single_process():
+    for servers, options in zip((1, 2, 2), FIELDS.values(), strict=True):
+        build = partial(field_model, **options)
+        for axis in ("row", "column"):
+            make = partial(optimizers.LazyAdam if servers == 1 else optimizers.Adagrad, 0.05)
+            hybrid = trainer(make(), servers, build, partition_axis=axis)
+            hybrid.fit(lambda _: field_batches(), 10)
+            exported = hybrid.export()
+            same(train_alone(make(), build, batches=field_batches()), exported.get_weights(), 2e-5)
+            moved = build().get_weights()
+            assert all((a != b).any() for a, b in zip(moved, exported.get_weights(), strict=True))
 
 
 @child_test

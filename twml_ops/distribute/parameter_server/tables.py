@@ -306,8 +306,7 @@ def layer_tables(layer: Any) -> list[Any]:
     Returns:
         Variables or `RemoteTable`s; an empty list for a layer without tables.
     """
-    kernels = getattr(layer, "kernels", None) or ()
-    return list(kernels.values() if isinstance(kernels, Mapping) else kernels)
+    return list(getattr(layer, "table_variables", ()))
 
 
 def _copy_table(source: RemoteTable, target: Any, tables: Mapping[str, tf.Tensor]) -> None:
