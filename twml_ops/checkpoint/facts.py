@@ -33,9 +33,25 @@ def check_facts(
         raise CheckpointError(
             f"{checkpoint.folder}: does not say of which training it is: it has no {kind!r}"
         )
+    problem = difference_of_facts(found, expected, may_differ)
+    if problem is not None:
+        raise CheckpointError(f"{checkpoint.folder}: {problem}")
+
+
+def difference_of_facts(
+    found: Mapping[str, Any], expected: Mapping[str, Any], may_differ: Collection[str] = ()
+) -> str | None:
+    """Compares the facts of two trainings.
+
+    Args:
+        found: the facts about a training that has left something.
+        expected: the facts about the training that wants to continue it.
+        may_differ: names of facts in which they may differ.
+
+    Returns:
+        A text that names the first difference; None if there is none.
+    """
     for name in sorted({*expected, *found} - {*may_differ}):
         if expected.get(name) != found.get(name):
-            raise CheckpointError(
-                f"{checkpoint.folder}: is of a training with {name} = {found.get(name)!r}, got "
-                f"{expected.get(name)!r}"
-            )
+            return f"is of a training with {name} = {found.get(name)!r}, got {expected.get(name)!r}"
+    return None

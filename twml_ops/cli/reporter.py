@@ -159,13 +159,14 @@ class ConsoleReporter(Reporter):
     def epoch(self, number: int, count: int, record: Epoch, monitored: str) -> None:
         """Prints the line of an epoch."""
         metrics, of_monitored = record.metrics, ""
+        auc = f"  AUC {metrics['auc']:.4f}" if "auc" in metrics else ""  # a cluster has none
         if "val_loss" in metrics:
             of_monitored = (
                 f"   {monitored} loss {metrics['val_loss']:.4f}  AUC {metrics['val_auc']:.4f}"
             )
         self._console.print(
             f"epoch [bold]{number}[/]/{count}"
-            f"   train loss {metrics['loss']:.4f}  AUC {metrics['auc']:.4f}"
+            f"   train loss {metrics['loss']:.4f}{auc}"
             f"{of_monitored}"
             f"   [dim]{record.examples / record.seconds:,.0f} examples/s[/]"
         )

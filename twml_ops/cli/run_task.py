@@ -51,7 +51,7 @@ def run_task(
     from twml_ops.cli.reporter import ConsoleReporter
 
     role = cluster_role()
-    asked, reporter = config, ConsoleReporter(make_console())
+    reporter = ConsoleReporter(make_console())
     if role == "alone" and not is_rank():
         config = dataclasses.replace(config, cluster=None)
         _train_alone(config, out, overwrite, checkpoints, reporter)
@@ -62,15 +62,14 @@ def run_task(
     check_ensemble(config)
     if role != "alone":
         cluster.check_cluster(config)
-        config = cluster.with_cluster_model(config)
     if role == "ps":
         cluster.run_server()
     elif role == "evaluator":
-        from twml_ops.training.cluster_checkpoints import evaluate_checkpoints
+        from twml_ops.training.cluster_evaluator import evaluate_checkpoints
 
         evaluate_checkpoints(config, out, overwrite, checkpoints.resume, reporter)
     elif role != "alone":
-        _train_in_cluster(config, out, overwrite, checkpoints.resume, asked, reporter)
+        _train_in_cluster(config, out, overwrite, checkpoints.resume, reporter)
     else:
         config = dataclasses.replace(config, cluster=None)
         _train_rank(config, out, overwrite, checkpoints, reporter)
@@ -97,38 +96,24 @@ def _train_alone(
 
 
 def _train_in_cluster(
-    config: RunConfig,
-    out: Path,
-    overwrite: bool,
-    resume: bool,
-    asked: RunConfig,
-    reporter: Reporter,
+    config: RunConfig, out: Path, overwrite: bool, resume: bool, reporter: Reporter
 ) -> None:
     """Trains as the chief, which writes the folder of the run, or as another worker."""
     from twml_ops.training.cluster_checkpoints import ClusterCheckpoints
-    from twml_ops.training.cluster_runner import ClusterRunner
-    from twml_ops.training.model import with_learning_rate
+    from twml_ops.training.cluster_stages import ClusterStages
     from twml_ops.training.run import train as train_model
     from twml_ops.training.run_folder import new_folder
 
     if cluster_role() == "worker":
-
-        def runner_of_worker(config: RunConfig) -> ClusterRunner:
-            return ClusterRunner(config, out, out, reporter, resume)
-
-        # The process ends with the training.
-        train_model(config, reporter=reporter, cluster_runner=runner_of_worker, asked=asked)
+        stages = ClusterStages(config, out, reporter, resume)
+        with stages.connected():
+            train_model(config, reporter=reporter, stages=stages)  # the process ends with it
         return
-    config = with_learning_rate(config)
     with new_folder(out, overwrite, reporter=reporter) as folder:
         saved = ClusterCheckpoints(out, config, resume, overwrite)
-
-        def runner_of_chief(config: RunConfig) -> ClusterRunner:
-            return ClusterRunner(config, folder, out, reporter, resume)
-
-        result = _train_to(
-            folder, out, config, reporter, cluster_runner=runner_of_chief, asked=asked
-        )
+        stages = ClusterStages(config, out, reporter, resume, folder)
+        with stages.connected():
+            result = _train_to(folder, out, config, reporter, stages=stages)
     _end(result, out, saved)
 
 

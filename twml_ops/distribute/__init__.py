@@ -8,6 +8,7 @@ peer, without a server.
 
 from twml_ops.distribute.parameter_server import (
     ChiefBuiltModel,
+    ChiefDecisions,
     Cluster,
     ClusterError,
     FitResult,
@@ -22,6 +23,7 @@ from twml_ops.placement.collectives import received_bytes
 
 __all__ = [
     "ChiefBuiltModel",
+    "ChiefDecisions",
     "Cluster",
     "ClusterError",
     "FitResult",

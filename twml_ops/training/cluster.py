@@ -1,4 +1,4 @@
-"""The cluster of a training, as `TF_CONFIG` describes it, and the log of its evaluations.
+"""The cluster of a training, as `TF_CONFIG` describes it: its options, data and steps.
 
 `twml_ops.distribute` is imported only where there is a cluster: a run in one process starts faster
 without it.
@@ -7,37 +7,25 @@ without it.
 from __future__ import annotations
 
 import dataclasses
-import hashlib
-import json
-import math
-import shutil
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
-from twml_ops import models
-from twml_ops._publish import write_file
-from twml_ops.data import InputPosition, Schema, Source
-from twml_ops.training.config import AUTO, DEFAULT, ClusterOptions, RunConfig
+from twml_ops.data import InputPosition, Source
+from twml_ops.training.config import AUTO, ClusterOptions, RunConfig
 from twml_ops.training.errors import UserError
-from twml_ops.training.run_folder import to_finite
 
-if TYPE_CHECKING:
-    from twml_ops.distribute import ChiefBuiltModel
-
-MODEL_FILES = "model"  # the beginning of the name of its file
-CLUSTER_MODEL = "sparse_mlp"  # the servers hold the tables of sparse linear layers
+STAGES = "stages"  # the beginning of the name of their folder
+EVALUATIONS = "evaluations.jsonl"
 
 
 def check_cluster(config: RunConfig) -> None:
     """Checks that a cluster can do what the configuration says.
 
     Raises:
-        UserError: it is an ensemble, the model is to be chosen, or checkpoints are to be
-            quantized.
+        UserError: it is an ensemble, the model is to be chosen, checkpoints are to be quantized, or
+            the training of another run is to go on.
     """
     if config.model == AUTO:
         raise UserError("--model auto: a cluster trains one model; choose it in one process")
@@ -47,46 +35,27 @@ def check_cluster(config: RunConfig) -> None:
         raise UserError(
             "--checkpoint-bits, --checkpoint-slot-bits: checkpoints of a cluster are not quantized"
         )
+    if config.from_run is not None:  # the chief builds models without the values of their tables
+        raise UserError(
+            "--from: the tables of a cluster begin with new weights; go on with the training of a "
+            "run in one process"
+        )
 
 
-def with_cluster_model(config: RunConfig) -> RunConfig:
-    """The configuration with the default model of a cluster, if the user chose no model.
-
-    Args:
-        config: what the user chose.
-    """
-    if config.model == DEFAULT:
-        return dataclasses.replace(config, model=CLUSTER_MODEL)
-    return config
-
-
-def differences_to_one_process(asked: RunConfig, schema: Schema, who: str) -> str | None:
+def differences_of_peers(asked: RunConfig) -> str | None:
     """The differences to what one process would train with the same command.
 
     Args:
         asked: what the user chose.
-        schema: the features.
-        who: trains: "a cluster" or "peers".
 
     Returns:
-        A sentence that names the options which decide it; None: nothing.
+        A sentence that names the option which decides it; None: nothing.
     """
-    here, alone, options = [], [], []
-    of_cluster, of_process = with_cluster_model(asked).model, models.default_name(schema)
-    if asked.model == DEFAULT and who == "a cluster" and of_cluster != of_process:
-        here.append(f"{of_cluster}, whose tables the servers hold")
-        alone.append(of_process)
-        options.append("--model")
-    if asked.epochs is None and asked.validation != "none":
-        here.append(f"{asked.fixed_epochs} epochs")
-        alone.append("as many epochs as early stopping chooses")
-        options.append("--epochs")
-    if not here:
+    if asked.epochs is not None or asked.validation == "none":
         return None
-    verb = "trains" if who == "a cluster" else "train"
     return (
-        f"{who} {verb} {' and '.join(here)}; one process would train {' and '.join(alone)} "
-        f"({' and '.join(options)} decide{'s' * (len(options) == 1)})"
+        f"peers train {asked.fixed_epochs} epochs; one process would train as many epochs as early "
+        "stopping chooses (--epochs decides)"
     )
 
 
@@ -115,27 +84,14 @@ def checkpoint_dir(out: Path) -> Path:
     return out.with_name(f"{out.name}.checkpoints")
 
 
-def build_once(
-    make_model: Callable[[], tf.keras.Model], config: RunConfig, out: Path
-) -> ChiefBuiltModel:
-    """The model of a run, which the chief builds and the other processes read from a file."""
-    from twml_ops.distribute import ChiefBuiltModel, Cluster, exit_on_cluster_error
-
-    path = checkpoint_dir(out) / model_file(config, Cluster.from_environment().start_id)
-    with exit_on_cluster_error():
-        return ChiefBuiltModel(make_model, path, timeout=cluster_options(config).timeout)
-
-
-def model_file(config: RunConfig, start: str) -> str:
-    """The name of the file of the model that the chief builds.
+def stages_dir(out: Path, start: str) -> Path:
+    """Folder of the decisions of the chief and of the models that it has built.
 
     Args:
-        config: configuration of the run.
+        out: final folder of the run.
         start: id of the start of the cluster: the data may be others in another one.
     """
-    data = [config.data, config.eval, config.schema_file, config.uses]
-    identity = repr([*data, config.model, config.model_options, config.seed, start])
-    return f"{MODEL_FILES}-{hashlib.sha256(identity.encode()).hexdigest()[:12]}.keras"
+    return checkpoint_dir(out) / f"{STAGES}-{start}"
 
 
 def cluster_options(config: RunConfig) -> ClusterOptions:
@@ -144,8 +100,12 @@ def cluster_options(config: RunConfig) -> ClusterOptions:
     return config.cluster
 
 
-def steps_of(train: Source, config: RunConfig, epochs: int) -> tuple[int, int]:
-    """The length of a run.
+def steps_of_epoch(train: Source, config: RunConfig) -> tuple[int, int]:
+    """The length of an epoch.
+
+    Args:
+        train: training data.
+        config: configuration of the training.
 
     Returns:
         (number of steps, number of examples in a step), counting all workers together.
@@ -153,10 +113,28 @@ def steps_of(train: Source, config: RunConfig, epochs: int) -> tuple[int, int]:
     from twml_ops.distribute import Cluster
 
     workers = len(Cluster.from_environment().workers)
-    batches = epochs * -(-train.num_examples() // config.fixed_batch_size)
+    batches = -(-train.num_examples() // config.fixed_batch_size)
     if cluster_options(config).mode == "sync":
-        return math.ceil(batches / workers), config.fixed_batch_size * workers
+        return -(-batches // workers), config.fixed_batch_size * workers
     return batches, config.fixed_batch_size
+
+
+def with_shared_batch(config: RunConfig, asked: RunConfig) -> RunConfig:
+    """The configuration with a default batch size divided among synchronous workers.
+
+    The batches of all workers make a step together, which then has the examples of a step of one
+    process.
+
+    Args:
+        config: configuration of the run, with a batch size.
+        asked: what the user chose.
+    """
+    from twml_ops.distribute import Cluster
+
+    if asked.batch_size is not None or cluster_options(config).mode != "sync":
+        return config
+    workers = len(Cluster.from_environment().workers)
+    return dataclasses.replace(config, batch_size=-(-config.fixed_batch_size // workers))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -215,46 +193,3 @@ def worker_batches(
     examples = batch * batch_size * (count if whole else 1)
     dataset = batches(source, InputPosition(seed, epoch, examples))
     return dataset.shard(count, index) if whole else dataset
-
-
-EVALUATIONS = "evaluations.jsonl"
-
-
-def append_evaluation(folder: Path, step: int, metrics: dict[str, float]) -> None:
-    """Adds the metrics of the checkpoint of `step`."""
-    before = (folder / EVALUATIONS).read_text() if (folder / EVALUATIONS).exists() else ""
-    line = json.dumps(to_finite({"step": step, **metrics}), allow_nan=False)
-    write_file(folder / EVALUATIONS, f"{before}{line}\n".encode())  # at once, in case of a kill
-
-
-def read_evaluations(folder: Path) -> list[dict[str, Any]]:
-    """The lines of the log; empty if there is no log."""
-    try:
-        return [json.loads(line) for line in (folder / EVALUATIONS).read_text().splitlines()]
-    except FileNotFoundError:
-        return []
-
-
-def wait_for_evaluation(folder: Path, step: int, timeout: float) -> bool:
-    """Waits until a checkpoint of `step` or a later one has been evaluated.
-
-    Args:
-        folder: folder of the log.
-        step: step to wait for.
-        timeout: seconds to wait at most.
-
-    Returns:
-        Whether it was evaluated in time.
-    """
-    deadline = time.monotonic() + timeout
-    while not any(line["step"] >= step for line in read_evaluations(folder)):
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.1)
-    return True
-
-
-def copy_evaluations(folder: Path, run: Path) -> None:
-    """Copies the log, if there is one, to the folder of the run."""
-    if (folder / EVALUATIONS).exists():
-        shutil.copyfile(folder / EVALUATIONS, run / EVALUATIONS)

@@ -1,222 +1,275 @@
-"""Training in a cluster with parameter servers, and whether one process would be faster."""
+"""Training in a cluster with parameter servers, as its chief begins and ends it."""
 
 from __future__ import annotations
 
 import math
-import os
-import sys
 import time
-import warnings
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import tensorflow as tf
 
 from twml_ops import models
-from twml_ops.data import InputPosition, Source
-from twml_ops.distribute import ChiefBuiltModel, Cluster, HybridTrainer, exit_on_cluster_error
-from twml_ops.training.callbacks import POINTS_PER_EPOCH
-from twml_ops.training.cluster import (
-    WorkerData,
-    build_once,
-    checkpoint_dir,
-    cluster_options,
+from twml_ops.data import TrainingParts
+from twml_ops.distribute import ChiefBuiltModel, HybridTrainer, exit_on_cluster_error
+from twml_ops.training.callbacks import POINTS_PER_EPOCH, SNAPSHOTS
+from twml_ops.training.cluster import checkpoint_dir, cluster_options
+from twml_ops.training.cluster_evaluator import (
     copy_evaluations,
     read_evaluations,
-    steps_of,
     wait_for_evaluation,
-    worker_batches,
-    worker_data,
 )
-from twml_ops.training.cluster_checkpoints import START, cluster_facts
+from twml_ops.training.cluster_speed import ClusterSpeed, fits_one_process, speed_of_one_process
+from twml_ops.training.cluster_stages import (
+    ClusterStages,
+    OnStep,
+    Stage,
+    StageTraining,
+    epoch_name,
+)
 from twml_ops.training.config import RunConfig
 from twml_ops.training.errors import UserError
 from twml_ops.training.labels import weighted
 from twml_ops.training.model import make_optimizer
 from twml_ops.training.reporter import Reporter
-from twml_ops.training.results import FittedModel, History, LossPoint, SpeedComparison
-from twml_ops.training.runners import STEPS_PER_EXECUTION, Monitored
-
-OnStep = Callable[[int, Any], None]
+from twml_ops.training.results import (
+    Epoch,
+    FittedModel,
+    History,
+    LossPoint,
+    SpeedComparison,
+)
+from twml_ops.training.runners import Monitored
+from twml_ops.training.sources import LARGE_BATCH_SIZE
 
 
 class ClusterRunner:
-    """Trains with the other processes of the cluster that `TF_CONFIG` describes. See `Runner`.
-
-    All processes must have the same configuration. A cluster fits one model.
+    """Trains with the other processes of the cluster, on its chief. See `Runner`.
 
     Args:
-        config: configuration of the run, with a learning rate and cluster options.
+        stages: the stages of the run, of which this is the next one.
+        config: configuration of the training, with a learning rate.
+        parts: the training data in two parts; None: there are no validation data.
+        final: whether this trains the model of the run. Otherwise `fit` returns no model.
         folder: folder to which the results of the evaluator are copied.
-        out: final folder of the run, beside which the checkpoints are kept.
         reporter: is told what happens.
-        resume: whether checkpoints of another start of the cluster may be continued.
     """
 
     def __init__(
-        self, config: RunConfig, folder: Path, out: Path, reporter: Reporter, resume: bool = False
+        self,
+        stages: ClusterStages,
+        config: RunConfig,
+        parts: TrainingParts | None,
+        final: bool,
+        folder: Path,
+        reporter: Reporter,
     ) -> None:
-        self._config, self._options = config, cluster_options(config)
-        self._resume = resume
-        self._folder, self._out, self._reporter = folder, out, reporter
-
-    def connect(self) -> None:
-        """Connects this process to the parameter servers."""
-        with exit_on_cluster_error():
-            Cluster.from_environment().connect(self._options.timeout)
+        self._stages, self._config, self._parts = stages, config, parts
+        self._final, self._folder, self._reporter = final, folder, reporter
+        self._number = stages.next_number()
 
     def build(self, make_model: Callable[[], tf.keras.Model]) -> ChiefBuiltModel:
         """The model that the chief builds and the other workers read."""
-        return build_once(make_model, self._config, self._out)
+        return self._stages.build(make_model, self._number)
 
     def fit(
         self,
         model: ChiefBuiltModel,
-        train: Source,
+        train: Any,
         monitored: Monitored | None,
         *,
         epochs: int,
         callbacks: Sequence[tf.keras.callbacks.Callback] = (),
     ) -> FittedModel:
-        """Trains a model; see `Runner.fit`. The learning rate reaches 0 at the end.
+        """Trains a model; see `Runner.fit`.
+
+        The learning rate is constant, and each epoch ends with averaged weights, as in one process.
+        Of the callbacks the beginning and the end of the training and the ends of epochs are
+        called. Epochs that an earlier process of the run has trained are not trained again, but
+        their results are told to the callbacks.
 
         If `TF_CONFIG` has an evaluator, the chief waits until it has evaluated the last checkpoint,
-        and copies its results to the folder of the run. The evaluator opens the monitored data
-        itself. The process of a worker that is not the chief ends here.
+        and copies its results to the folder of the run.
         """
-        del monitored
-        if callbacks:
-            raise UserError("a cluster accepts no Keras callbacks: it has no epochs")
-        this = Cluster.from_environment()
-        config, options = self._config, self._options
-        assert config.learning_rate is not None
-        steps, step_examples = steps_of(train, config, epochs)
-        checkpoints = checkpoint_dir(self._out)
-        history = History()
-        read: list[WorkerData] = []
-
-        def dataset(context: tf.distribute.InputContext, first_batch: int) -> tf.data.Dataset:
-            def batches(part: Source, position: InputPosition) -> tf.data.Dataset:
-                dataset = part.dataset(
-                    config.fixed_batch_size,
-                    shuffle=True,
-                    seed=config.seed,
-                    layout=models.layout_of(model),
-                    position=position,
-                )
-                return weighted(dataset, config.positive_weight)
-
-            index, count = context.input_pipeline_id, context.num_input_pipelines
-            if not read:
-                read.append(worker_data(train, index, count))
-            return worker_batches(
-                read[0],
-                batches,
-                seed=config.seed,
-                batch_size=config.fixed_batch_size,
-                first_batch=first_batch,
-            )
-
-        start = time.perf_counter()
+        is_fit = self._parts is not None and train is self._parts.fit
+        stage = Stage(self._config, "fit" if is_fit else "all", epochs, self._final)
+        self._stages.announce(self._number, stage)
+        training = self._stages.begin(self._number, stage, model, train)
+        history = History(monitored=monitored.name if monitored else "evaluation")
+        size, start = train.num_examples(), time.perf_counter()
+        shown = _Trained(training)
+        for callback in callbacks:
+            callback.set_params({"epochs": epochs})
+            callback.set_model(shown)
+            callback.on_train_begin()
         with exit_on_cluster_error():
-            trainer = HybridTrainer(
-                model,
-                make_optimizer(config.optimizer, config.learning_rate, steps),
-                "binary_crossentropy",
-                cluster=this,
-                checkpoint_dir=checkpoints,
-                checkpoint_policy=config.checkpoint_policy,
-                checkpoint_facts={
-                    **cluster_facts(config),
-                    "steps": steps,
-                    "step_examples": step_examples,
-                    "examples": train.num_examples(),
-                },
-                facts_may_differ=(START,) if self._resume else (),
-                **options.trainer_arguments(),
-            )
-            record = self._recorder(history, train.num_examples(), steps, step_examples)
-            if this.is_chief and fits_one_process(model.count_params()):
-                context = tf.distribute.InputContext(len(this.workers), 0, len(this.workers))
-                compare = self._compare_speeds(
-                    history, model, lambda: dataset(context, 0), steps, step_examples
-                )
-                record = _both(record, compare)
-            last = trainer.fit(dataset, steps, record).step
-            for data in read:
-                history.parsed_bytes = train.parsed_bytes
-                history.data_bytes = train.num_bytes()
-                self._reporter.parsed(
-                    history,
-                    (data.index, data.count),
-                    is_whole=data.is_whole,
-                    is_chief=this.is_chief,
-                )
-            if not this.is_chief:
-                trainer.finish()
-                sys.stdout.flush()
-                os._exit(0)  # threads of TensorFlow may wait for servers that end with the chief
-            history.examples = epochs * train.num_examples()
-            history.seconds = time.perf_counter() - start
-            trained = trainer.export()
-            trainer.finish()
-        if this.evaluators:
-            with self._reporter.phase("waiting for the evaluator"):
-                wait_for_evaluation(checkpoints, min(last, steps), options.timeout)
-        for line in read_evaluations(checkpoints):
-            if line["log_loss"] is not None:
-                point = LossPoint(line["step"] * step_examples, line["log_loss"])
-                history.monitored_loss.append(point)
-        copy_evaluations(checkpoints, self._folder)
+            for number in range(1, epochs + 1):
+                name = epoch_name(self._number, number)
+                ended = self._stages.decisions.get(name)
+                if ended is None:
+                    ended = self._run_epoch(training, number, history, monitored, model)
+                else:
+                    history.train_loss += [LossPoint(*point) for point in ended["train_loss"]]
+                epoch = Epoch(size, ended["seconds"], ended["metrics"])
+                history.epochs.append(epoch)
+                history.examples += size
+                history.seconds += epoch.seconds
+                if "val_loss" in epoch.metrics:
+                    point = LossPoint(history.examples, epoch.metrics["val_loss"])
+                    history.monitored_loss.append(point)
+                ended["stop"] = True
+                try:
+                    _check_finite(epoch.metrics["loss"], number)
+                    for callback in callbacks:
+                        callback.on_epoch_end(number - 1, epoch.metrics)
+                    ended["stop"] = shown.stop_training or number == epochs
+                finally:  # the other workers wait for it
+                    self._stages.decisions.decide(name, partial(dict, ended))
+                self._reporter.epoch(number, epochs, epoch, history.monitored)
+                if ended["stop"]:
+                    break
+            for callback in callbacks:
+                callback.on_train_end()
+            if not self._final:
+                return FittedModel(None, history)
+            training.report()
+            history.parsed_bytes, history.data_bytes = train.parsed_bytes, train.num_bytes()
+            trained = training.joined().export()
+        history.seconds = history.seconds or time.perf_counter() - start
+        self._take_evaluations(training, number * training.steps, history)
         return FittedModel(trained, history)
 
-    def _compare_speeds(
+    def _run_epoch(
         self,
+        training: StageTraining,
+        number: int,
         history: History,
+        monitored: Monitored | None,
         model: ChiefBuiltModel,
-        batches: Callable[[], tf.data.Dataset],
-        steps: int,
-        step_examples: int,
+    ) -> dict[str, Any]:
+        """Trains an epoch; returns its record, as JSON has it, for a process that is restarted."""
+        points: list[LossPoint] = []
+        steps, first = training.steps, (number - 1) * training.steps
+        record = self._recorder(training, number, points)
+        trainer = training.trainer
+        if self._final and number == 1 and fits_one_process(model.count_params()):
+            record = _both(record, self._compare_speeds(training, history, model))
+        taken = 0
+
+        def on_step(step: int, loss: Any) -> None:
+            nonlocal taken
+            record(step, loss)
+            due = math.floor(SNAPSHOTS * (step - first - steps / 2) / (steps - steps / 2))
+            if due > taken:
+                taken = due
+                trainer.take_snapshot()
+
+        start = time.perf_counter()
+        training.run_epoch(number, on_step)
+        trainer.use_average()
+        trainer.save_if_possible()
+        seconds = time.perf_counter() - start
+        losses = [point.loss for point in points]
+        metrics = {"loss": sum(losses) / len(losses) if losses else math.nan}
+        if monitored is not None:
+            metrics |= self._evaluate(trainer, model, monitored)
+        history.train_loss += points
+        return {"seconds": seconds, "metrics": metrics, "train_loss": [list(p) for p in points]}
+
+    def _evaluate(
+        self, trainer: HybridTrainer, model: ChiefBuiltModel, monitored: Monitored
+    ) -> dict[str, float]:
+        batches = monitored.source.dataset(LARGE_BATCH_SIZE, layout=models.layout_of(model))
+        if monitored.name == "validation":
+            batches = weighted(batches, self._config.positive_weight)
+        found = trainer.evaluate(
+            batches,
+            [
+                tf.keras.metrics.BinaryCrossentropy(name="val_loss"),
+                tf.keras.metrics.AUC(name="val_auc"),
+            ],
+        )
+        return {name: found[name] for name in ("val_loss", "val_auc")}
+
+    def _take_evaluations(self, training: StageTraining, last: int, history: History) -> None:
+        """Adds the results of the evaluator to the learning curve and to the folder of the run."""
+        folder, timeout = checkpoint_dir(self._stages.out), cluster_options(self._config).timeout
+        if self._stages.cluster.evaluators:
+            with self._reporter.phase("waiting for the evaluator"):
+                wait_for_evaluation(folder, last, timeout)
+        lines = read_evaluations(folder)
+        if lines:
+            history.monitored_loss = [
+                LossPoint(line["step"] * training.step_examples, line["log_loss"])
+                for line in lines
+                if line["log_loss"] is not None
+            ]
+        copy_evaluations(folder, self._folder)
+
+    def _compare_speeds(
+        self, training: StageTraining, history: History, model: ChiefBuiltModel
     ) -> OnStep:
         """A function that compares the speed of the cluster with that of one process."""
         config = self._config
+        workers = len(self._stages.cluster.workers)
+        context = tf.distribute.InputContext(workers, 0, workers)
 
         def measure() -> float:
             assert config.learning_rate is not None
-            optimizer = make_optimizer(config.optimizer, config.learning_rate, steps)
-            return speed_of_one_process(model(), optimizer, batches(), config.fixed_batch_size)
+            optimizer = make_optimizer(config.optimizer, config.learning_rate)
+            batches = training.dataset(context, 0)
+            return speed_of_one_process(model(), optimizer, batches, config.fixed_batch_size)
 
         def report(speeds: SpeedComparison) -> None:
             history.speeds = speeds
             self._reporter.speeds(speeds)
 
-        speed = ClusterSpeed(measure, report, steps, step_examples)
+        steps = training.steps * training.epochs
+        speed = ClusterSpeed(measure, report, steps, training.step_examples)
         return lambda step, _: speed.on_step(step)
 
-    def _recorder(self, history: History, size: int, steps: int, step_examples: int) -> OnStep:
+    def _recorder(self, training: StageTraining, number: int, points: list[LossPoint]) -> OnStep:
         """A function that adds the loss of each step to the learning curve."""
-        this = Cluster.from_environment()
-        interval = max(1, size // POINTS_PER_EPOCH // step_examples)
-        if self._options.mode != "sync":  # the other workers do steps between the steps of this one
-            interval = max(1, interval // len(this.workers))
-        together = self._options.trainer_arguments()["steps_per_execution"]
-        calls = max(1, interval // together)
-        losses: list[Any] = []
+        options, steps = cluster_options(self._config), training.steps
+        interval = max(1, steps // POINTS_PER_EPOCH)
+        if options.mode != "sync":  # the other workers do steps between the steps of this one
+            interval = max(1, interval // len(self._stages.cluster.workers))
+        calls = max(1, interval // options.trainer_arguments()["steps_per_execution"])
+        losses: list[float] = []
 
         def record(step: int, loss: Any) -> None:
-            losses.append(loss)
-            if len(losses) < calls:
+            losses.append(float(loss))
+            if len(losses) < calls and step < number * steps:
                 return
-            mean = sum(float(x) for x in losses) / len(losses)
+            points.append(LossPoint(step * training.step_examples, sum(losses) / len(losses)))
             losses.clear()
-            if not math.isfinite(mean):
-                raise UserError(f"the loss became {mean}: try a lower --learning-rate")
-            history.train_loss.append(LossPoint(step * step_examples, mean))
-            if this.is_chief and len(history.train_loss) % POINTS_PER_EPOCH == 0:
-                self._reporter.step(step, steps, mean)
 
         return record
+
+
+class _Trained:
+    """What callbacks see of a model whose tables are on servers.
+
+    Attributes:
+        stop_training: whether a callback has ended the training.
+    """
+
+    def __init__(self, training: StageTraining) -> None:
+        self._training, self.stop_training = training, False
+
+    @property
+    def weights(self) -> list[Any]:
+        """The tables, and the dense weights where they are."""
+        state = self._training.joined().state
+        shared = {id(s.local): s.remote for s in state.shared_variables}
+        return [*state.tables, *(shared.get(id(v), v) for v in state.dense_weights)]
+
+
+def _check_finite(loss: float, epoch: int) -> None:
+    if not math.isfinite(loss):
+        raise UserError(f"the loss became {loss} in epoch {epoch}: try a lower --learning-rate")
 
 
 def _both(first: OnStep, second: OnStep) -> OnStep:
@@ -225,120 +278,3 @@ def _both(first: OnStep, second: OnStep) -> OnStep:
         second(step, loss)
 
     return on_step
-
-
-CLUSTER_SECONDS = 20.0  # in which the speed of the cluster is measured, after its first call
-LEAST_SECONDS = 60.0  # that the training goes on; shorter ones are not interrupted
-PROCESS_SECONDS = 2.0  # in which the speed of one process is measured, after its first calls
-WARM_UP_EPOCHS = 2  # of `STEPS_PER_EXECUTION` steps
-MAX_WEIGHTS = 2**28  # of a model that is copied to the chief; creating larger ones takes long
-MEMORY_SHARE = 4  # the copy, with two slots a weight, takes at most this part of the memory
-
-
-class ClusterSpeed:
-    """Measures the speed of a cluster, and once that of one process, on the host of the chief.
-
-    Trainings that soon end are not measured, nor models that are large for one process. A
-    measurement that fails has no effect on the training.
-
-    Args:
-        measure: () -> examples per second of one process.
-        report: called with the result.
-        steps: the number of steps of the run.
-        step_examples: examples of a step, of all workers together.
-        clock: () -> seconds.
-    """
-
-    def __init__(
-        self,
-        measure: Callable[[], float],
-        report: Callable[[SpeedComparison], None],
-        steps: int,
-        step_examples: int,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._measure, self._report = measure, report
-        self._steps, self._step_examples = steps, step_examples
-        self._clock = clock
-        self._begin: tuple[int, float] | None = None
-        self._ended = False
-
-    def on_step(self, step: int) -> None:
-        """Takes note of a step of the run, after which the chief calls this."""
-        if self._ended:
-            return
-        now = self._clock()
-        if self._begin is None:
-            self._begin = step, now
-        seconds = now - self._begin[1]
-        if seconds < CLUSTER_SECONDS:
-            return
-        self._ended = True
-        per_second = (step - self._begin[0]) / seconds
-        if per_second <= 0 or (self._steps - step) / per_second < LEAST_SECONDS:
-            return
-        try:
-            alone = self._measure()
-        except Exception as e:  # the training does not depend on it
-            reason = f"{type(e).__name__}: {e}".splitlines()[0]
-            warnings.warn(
-                f"the speed of one process could not be measured: {reason}",
-                RuntimeWarning,
-                stacklevel=2,
-            )
-            return
-        self._report(SpeedComparison(per_second * self._step_examples, alone))
-
-
-def fits_one_process(weights: int) -> bool:
-    """Whether a model of so many weights is small enough to be copied to the chief."""
-    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    return weights <= MAX_WEIGHTS and 3 * 4 * weights <= memory / MEMORY_SHARE
-
-
-def speed_of_one_process(
-    model: tf.keras.Model, optimizer: Any, batches: tf.data.Dataset, batch_size: int
-) -> float:
-    """Trains a model for some seconds in this process.
-
-    Args:
-        model: an uncompiled model, which is changed.
-        optimizer: an optimizer that is not used elsewhere.
-        batches: batches (x, y) or (x, y, weights), at least one.
-        batch_size: examples in a batch.
-
-    Returns:
-        Examples per second.
-    """
-    clock = _Clock()
-    model.compile(
-        *(optimizer, "binary_crossentropy"),
-        steps_per_execution=STEPS_PER_EXECUTION,
-        jit_compile=False,
-    )
-    model.fit(
-        batches.repeat(),
-        steps_per_epoch=STEPS_PER_EXECUTION,
-        epochs=10**6,
-        callbacks=[clock],
-        shuffle=False,
-        verbose=0,
-    )
-    return clock.epochs * STEPS_PER_EXECUTION * batch_size / clock.seconds
-
-
-class _Clock(tf.keras.callbacks.Callback):
-    """Ends a training `PROCESS_SECONDS` after its first epochs."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.epochs, self.seconds = 0, 0.0
-        self._start = 0.0
-
-    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        now = time.perf_counter()
-        if epoch < WARM_UP_EPOCHS:
-            self._start = now
-            return
-        self.epochs, self.seconds = epoch - WARM_UP_EPOCHS + 1, now - self._start
-        self.model.stop_training = self.seconds >= PROCESS_SECONDS

@@ -20,12 +20,12 @@ from twml_ops.training.labels import corrected
 from twml_ops.training.model import model_maker, report_model, without_optimizer
 from twml_ops.training.reporter import Reporter
 from twml_ops.training.results import FittedModel, History, Member
-from twml_ops.training.runners import LocalRunner, Monitored, Runner, below
+from twml_ops.training.runners import MakeRunner, Monitored, below
 from twml_ops.training.selection import Choices
 
 
 def final_fit(
-    runner: Runner,
+    make_runner: MakeRunner,
     choices: Choices,
     data: Source,
     held_out: Source,
@@ -39,7 +39,7 @@ def final_fit(
     weights of early stopping, the part without the validation data.
 
     Args:
-        runner: where the first member is trained; the others are trained in this process.
+        make_runner: says where to train.
         choices: what was chosen.
         data: training data.
         held_out: evaluation data, on which the first member is monitored if nothing was chosen.
@@ -61,10 +61,8 @@ def final_fit(
         if checkpoints is not None:
             checkpoints.stop_if_interrupted()
         make_model = model_maker(config)
-        here = runner
-        if not first:
-            folder = below(logs, f"member_{number}")
-            here = LocalRunner(config, folder, reporter, checkpoints, number)
+        folder = logs if first else below(logs, f"member_{number}")
+        here = make_runner(config, folder, reporter, checkpoints, member=number, final=True)
         with phase("model"):
             model = here.build(lambda: make_model(source))
         if chosen is not None:

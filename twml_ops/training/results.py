@@ -38,8 +38,9 @@ class Epoch(NamedTuple):
     Attributes:
         examples: number of examples trained on in this epoch.
         seconds: training time of this epoch, evaluation excluded.
-        metrics: value of each metric by its Keras name: `loss` and `auc` on the training data,
-            `val_loss` and `val_auc` on the monitored data, if there are any.
+        metrics: value of each metric by its Keras name: `loss` and, unless a cluster trained,
+            `auc` on the training data, `val_loss` and `val_auc` on the monitored data, if there are
+            any.
     """
 
     examples: int
@@ -74,7 +75,7 @@ class History:
     """The record of a training run.
 
     Attributes:
-        epochs: one record per epoch. A cluster counts steps, not epochs, and leaves it empty.
+        epochs: one record per epoch.
         monitored: "validation" if choices are made on the monitored data, otherwise "evaluation".
         train_loss: learning curve on the training data. Each point is the mean since the previous
             one.

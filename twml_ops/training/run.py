@@ -8,7 +8,7 @@ import platform
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
@@ -17,11 +17,15 @@ from twml_ops import _keras
 from twml_ops._known_categories import KnownCategories
 from twml_ops._phases import Phases, phase
 from twml_ops.analysis import leaking_features, scoring
-from twml_ops.data import Schema, Source, original_errors
+from twml_ops.data import Schema, Source, TrainingParts, original_errors
 from twml_ops.peers import PeerGroup
 from twml_ops.training.checkpoints import RunCheckpoints
-from twml_ops.training.cluster import check_one_label, differences_to_one_process
-from twml_ops.training.config import AUTO, FORMAT, FORMAT_KEY, RunConfig, cluster_role
+from twml_ops.training.cluster import (
+    check_one_label,
+    differences_of_peers,
+    with_shared_batch,
+)
+from twml_ops.training.config import AUTO, FORMAT, FORMAT_KEY, RunConfig
 from twml_ops.training.evaluation import importances_of, score_source, throughput
 from twml_ops.training.fit import final_fit, fit_members
 from twml_ops.training.labels import check_balance, labels_of_one_value, training_examples
@@ -36,7 +40,7 @@ from twml_ops.training.model_options import builder_of
 from twml_ops.training.peers import PeerRunner
 from twml_ops.training.reporter import SILENT, Reporter
 from twml_ops.training.results import EpochChoice, History, Member, ModelChoice, RunResult
-from twml_ops.training.runners import LocalRunner, Runner
+from twml_ops.training.runners import MakeRunner, Runner, local_runner
 from twml_ops.training.selection import (
     check_auto,
     choose,
@@ -56,6 +60,9 @@ from twml_ops.training.sources import (
 from twml_ops.training.trained_run import WarmStart, check_slots
 from twml_ops.training.trials import validation_parts
 
+if TYPE_CHECKING:
+    from twml_ops.training.cluster_stages import ClusterStages
+
 
 def train(
     config: RunConfig,
@@ -66,7 +73,7 @@ def train(
     logs: Path | None = None,
     checkpoints: RunCheckpoints | None = None,
     on_model: Callable[[tf.keras.Model], object] = lambda model: None,
-    cluster_runner: Callable[[RunConfig], Runner] | None = None,
+    stages: ClusterStages | None = None,
     group: PeerGroup | None = None,
     asked: RunConfig | None = None,
     command: str = "",
@@ -84,9 +91,11 @@ def train(
         checkpoints: the checkpoints of the run, if it is trained in this process; None: none are
             written.
         on_model: called with the trained model, before it is evaluated.
-        cluster_runner: makes the runner of a cluster, if `config.cluster` is set.
+        stages: the trainings of a cluster in which this process, which is connected to it, takes
+            part, if `config.cluster` is set. The process of a worker that is not the chief ends
+            with them.
         group: the ranks of which this process is one; None: it trains without peers.
-        asked: what the user chose, where a cluster or peers may train something else.
+        asked: what the user chose, where peers may train something else.
         command: the command that repeats the run, for its facts; empty if there is none.
         phases: records the phases; None: they begin with this call.
         opened: what `open_data` has made of `config`; None: the data are opened here.
@@ -102,22 +111,18 @@ def train(
         if config.model == AUTO:
             check_auto(config)
         start = WarmStart(config) if config.from_run is not None else None
-        runner: Runner | None = None
-        if config.cluster is not None:
-            assert cluster_runner is not None
-            config = with_learning_rate(config)
-            runner = cluster_runner(config)
-            runner.connect()
+        is_worker = stages is not None and not stages.cluster.is_chief
+        chosen = config
         eval_is_given = config.eval is not None or eval is not None
         from_objects = data is not None
         with phase("inspection of the data"):
             data, held_out, holdout = opened or _opened(config, start, data, eval)
-        if cluster_role() != "worker" and (group is None or group.rank == 0):
+        if not is_worker and (group is None or group.rank == 0):
             reporter.columns(data)
         if config.cluster is not None:
             check_one_label(data.schema.labels)
         second = second_model(config, data.schema)
-        if config.cluster is not None or group is not None:
+        if group is not None:
             config = dataclasses.replace(config, batch_size=config.fixed_batch_size)
         rate_given = config.learning_rate is not None
         if config.model != AUTO:
@@ -132,56 +137,53 @@ def train(
             parts = validation_parts(config, data)
             whole, data = data, training_examples(config, data)
             sizes = data.num_examples(), held_out.num_examples()
-            if cluster_role() != "worker":
+            if not is_worker:
                 for text in labels_of_one_value(data):
                     reporter.warning(text)
+        if is_worker:
+            assert stages is not None
+            stages.follow(data, parts)
         config = with_batch_size(config, sizes[0], not rate_given)
         second = second and with_batch_size(second, sizes[0], not rate_given)
+        if stages is not None:
+            config = with_shared_batch(config, chosen)
+            second = second and with_shared_batch(second, chosen)
         reporter.data(data, held_out, sizes)
         if holdout == "time" and not eval_is_given:
             reporter.split_in_time(data.schema)
-        differs = None
-        if asked is not None:
-            who = "peers" if config.cluster is None else "a cluster"
-            differs = differences_to_one_process(asked, data.schema, who)
-        if differs is not None and (group.rank == 0 if group else cluster_role() == "chief"):
+        differs = None if asked is None else differences_of_peers(asked)
+        if differs is not None and group is not None and group.rank == 0:
             reporter.differs(differs)
         with original_errors(data, held_out, *(parts or ())):
             config = with_crosses(config, parts, reporter)
             second = with_the_crosses_of(second, config)
             examined = parts.validation if parts else held_out
-            leaks: dict[str, float] = {}
-            known, statistics = None, None
-            if cluster_role() != "worker":  # the chief warns of them
-                with phase("leaks"):
-                    leaks = leaking_features(examined.blocks(), data.schema)
-                before = KnownCategories.load(Path(config.from_run)) if config.from_run else None
-                with phase("statistics of the features"):
-                    known, statistics = learn_features(data, before, whole)
+            with phase("leaks"):
+                leaks = leaking_features(examined.blocks(), data.schema)
+            before = KnownCategories.load(Path(config.from_run)) if config.from_run else None
+            with phase("statistics of the features"):
+                known, statistics = learn_features(data, before, whole)
         reporter.leaks(leaks, examined.name)
         if checkpoints is not None:
             checkpoints.publish_with(known)
-        if cluster_role() != "worker":
-            with (
-                original_errors(held_out),
-                phase("reading of the evaluation data"),
-                reporter.phase(f"reading {held_out.name}"),
-            ):
-                if known is not None and statistics is not None:
-                    count_unknown = partial(statistics.add_unknown, known, schema=data.schema)
-                    parse_all(held_out, count_unknown)
-                else:
-                    parse_all(held_out)
-        if group is not None:
-            config = with_learning_rate(config)
-            runner = PeerRunner(config, logs, reporter, checkpoints, group)
-        choices = choose(config, data, parts, logs, reporter, checkpoints, second)
+        with (
+            original_errors(held_out),
+            phase("reading of the evaluation data"),
+            reporter.phase(f"reading {held_out.name}"),
+        ):
+            if known is not None and statistics is not None:
+                count_unknown = partial(statistics.add_unknown, known, schema=data.schema)
+                parse_all(held_out, count_unknown)
+            else:
+                parse_all(held_out)
+        make_runner = _runners(stages, group, parts)
+        choices = choose(config, data, parts, logs, reporter, checkpoints, second, make_runner)
         config, choice = choices.config, choices.epochs
-        if runner is None:
-            runner = LocalRunner(config, logs, reporter, checkpoints)
         with original_errors(data, held_out, *(parts or ())):
-            fit = final_fit(runner, choices, data, held_out, logs, reporter, checkpoints)
+            fit = final_fit(make_runner, choices, data, held_out, logs, reporter, checkpoints)
             fitted = fit_members(config, fit, reporter, checkpoints)
+            if stages is not None:
+                stages.end()
             with phase("saving the model"):
                 on_model(fitted.model)
             with phase("evaluation"):
@@ -222,6 +224,27 @@ def train(
             statistics=statistics,
             phases=phases,
         )
+
+
+def _runners(
+    stages: ClusterStages | None, group: PeerGroup | None, parts: TrainingParts | None
+) -> MakeRunner:
+    """Says where the models of a run are trained: in a cluster, with peers, or in this process."""
+    if stages is not None:
+        return partial(stages.runner, parts)
+    if group is None:
+        return local_runner
+
+    def peer_runner(
+        config: RunConfig,
+        log_dir: Path | None,
+        reporter: Reporter,
+        checkpoints: RunCheckpoints | None = None,
+        **_: Any,
+    ) -> Runner:
+        return PeerRunner(with_learning_rate(config), log_dir, reporter, checkpoints, group)
+
+    return peer_runner
 
 
 def _opened(

@@ -52,10 +52,7 @@ class Computed(NamedTuple):
 
 
 class Runner(Protocol):
-    """Builds and fits the model of a run: `connect`, then `build`, then `fit`."""
-
-    def connect(self) -> None:
-        """Joins the cluster, if there is one. Must run before the process creates any tensor."""
+    """Builds and fits the model of a run: `build`, then `fit`."""
 
     def build(self, make_model: Callable[[], tf.keras.Model]) -> Any:
         """Builds the untrained model.
@@ -84,11 +81,51 @@ class Runner(Protocol):
             train: data to train on.
             monitored: data on which the metrics are recorded during the training, if any.
             epochs: number of passes over `train`.
-            callbacks: Keras callbacks, say for early stopping. A cluster accepts none.
+            callbacks: Keras callbacks, say for early stopping. In a cluster they are called at the
+                beginning, at the end, and at the ends of epochs.
 
         Raises:
-            UserError: the loss is NaN or infinite, or the runner accepts no callbacks.
+            UserError: the loss is NaN or infinite.
         """
+
+
+class MakeRunner(Protocol):
+    """Makes the runner of one training of a run."""
+
+    def __call__(
+        self,
+        config: RunConfig,
+        log_dir: Path | None,
+        reporter: Reporter,
+        checkpoints: RunCheckpoints | None = None,
+        *,
+        member: int = 0,
+        final: bool = False,
+    ) -> Runner:
+        """Makes a runner.
+
+        Args:
+            config: configuration of the training, with a learning rate.
+            log_dir: folder of the TensorBoard logs; None: there are none.
+            reporter: is told what happens.
+            checkpoints: the checkpoints of the run; None: none are written.
+            member: number of the member of an ensemble, from 0.
+            final: whether the model is one of the run, and not only compared.
+        """
+
+
+def local_runner(
+    config: RunConfig,
+    log_dir: Path | None,
+    reporter: Reporter,
+    checkpoints: RunCheckpoints | None = None,
+    *,
+    member: int = 0,
+    final: bool = False,
+) -> Runner:
+    """Makes a `LocalRunner`. See `MakeRunner`."""
+    del final
+    return LocalRunner(config, log_dir, reporter, checkpoints, member)
 
 
 STEPS_PER_EXECUTION = 16  # amortizes the cost of a call of Keras' train function
@@ -121,9 +158,6 @@ class LocalRunner:
         self._config, self._log_dir, self._reporter = config, log_dir, reporter
         self._checkpoints = checkpoints
         self._fit_phase = f"member {member}" if member else "fit"
-
-    def connect(self) -> None:
-        """Does nothing: there is no cluster."""
 
     def build(self, make_model: Callable[[], tf.keras.Model]) -> tf.keras.Model:
         """The model that `make_model` returns."""

@@ -20,7 +20,7 @@ from twml_ops.training.model import for_trial, model_maker, with_learning_rate, 
 from twml_ops.training.model_options import LEARNING_RATE, builder_of, options_of
 from twml_ops.training.reporter import SILENT, Reporter
 from twml_ops.training.results import EpochChoice, FittedModel, ModelChoice, Trial, TrialResult
-from twml_ops.training.runners import LocalRunner, below
+from twml_ops.training.runners import MakeRunner, below, local_runner
 from twml_ops.training.sources import LARGE_BATCH_SIZE
 from twml_ops.training.stores import KeptTrials
 from twml_ops.training.trials import TrialStopped, choose_epochs, run_trial
@@ -52,6 +52,7 @@ def choose(
     reporter: Reporter,
     checkpoints: RunCheckpoints | None = None,
     second: RunConfig | None = None,
+    make_runner: MakeRunner = local_runner,
 ) -> Choices:
     """Chooses the model if it is "auto", and the number of epochs if there are validation data.
 
@@ -66,6 +67,7 @@ def choose(
         checkpoints: the checkpoints of the run, with what was chosen before the run was stopped;
             None: there are none.
         second: configuration with the second model; None: there is none.
+        make_runner: says where to train; `--model auto` trains in this process.
 
     Raises:
         UserError: there are no validation data to choose a model, or no model can be trained.
@@ -81,10 +83,12 @@ def choose(
                 checkpoints.choice = chosen.epochs
         trial = None
         if second is not None and parts is not None:
-            trial = _try_second_model(second, parts, logs, reporter, checkpoints)
+            trial = _try_second_model(second, parts, logs, reporter, checkpoints, make_runner)
         if before is None and parts is not None and (chosen.epochs is None or not config.refit):
             target = None if trial is None else trial.trial.log_loss
-            epochs, kept = _choose_epochs(config, parts, logs, reporter, checkpoints, target)
+            epochs, kept = _choose_epochs(
+                config, parts, logs, reporter, checkpoints, target, make_runner
+            )
             chosen = chosen._replace(epochs=epochs, kept=kept)
     if trial is not None and chosen.epochs is not None:
         config, epochs, model = compared(config, chosen.epochs, trial, reporter)
@@ -101,9 +105,10 @@ def _choose_epochs(
     reporter: Reporter,
     checkpoints: RunCheckpoints | None,
     target: float | None,
+    make_runner: MakeRunner,
 ) -> tuple[EpochChoice, FittedModel | None]:
     logs = below(logs, "early_stopping") if config.refit else logs
-    runner = LocalRunner(config, logs, reporter, checkpoints)
+    runner = make_runner(config, logs, reporter, checkpoints, final=not config.refit)
     with phase("choice of the epochs"):
         epochs, kept = choose_epochs(
             config, runner, model_maker(for_trial(config)), parts, reporter, target=target
@@ -121,9 +126,11 @@ def _try_second_model(
     logs: Path | None,
     reporter: Reporter,
     checkpoints: RunCheckpoints | None,
+    make_runner: MakeRunner,
 ) -> TrialResult:
     with _continued(checkpoints):
-        return try_second_model(config, parts, below(logs, "second_model"), reporter, checkpoints)
+        logs = below(logs, "second_model")
+        return try_second_model(config, parts, logs, reporter, checkpoints, make_runner)
 
 
 def _choose_model(
@@ -231,6 +238,7 @@ def try_second_model(
     log_dir: Path | None,
     reporter: Reporter,
     checkpoints: RunCheckpoints | None,
+    make_runner: MakeRunner = local_runner,
 ) -> TrialResult:
     """Trains the second model with early stopping, unless an earlier process of the run has.
 
@@ -242,6 +250,7 @@ def try_second_model(
         log_dir: folder of its TensorBoard logs; None: there are none.
         reporter: is told what happens.
         checkpoints: the checkpoints of the run, which keep the result; None: it is not kept.
+        make_runner: says where to train.
 
     Raises:
         DataError: the data cannot be read.
@@ -252,7 +261,7 @@ def try_second_model(
     with phase("second model", whole=True), reporter.phase(f"trying {config.model}"):
         # Its loss seldom decreases again after an increase, and it is the dearer of the models.
         once = dataclasses.replace(config, patience=1)
-        result = run_trial(once, parts, log_dir=log_dir)
+        result = run_trial(once, parts, log_dir=log_dir, make_runner=make_runner)
         result = result._replace(
             config=dataclasses.replace(result.config, patience=config.patience)
         )

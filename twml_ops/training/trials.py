@@ -26,7 +26,7 @@ from twml_ops.training.model import (
 )
 from twml_ops.training.reporter import SILENT, Reporter
 from twml_ops.training.results import EpochChoice, FittedModel, Outcome, Trial, TrialResult
-from twml_ops.training.runners import LocalRunner, Monitored, Runner
+from twml_ops.training.runners import MakeRunner, Monitored, Runner, local_runner
 
 MIN_EXAMPLES = 100  # of validation data; the losses of fewer differ by chance
 
@@ -40,7 +40,7 @@ def validation_parts(config: RunConfig, train: Source) -> TrainingParts | None:
 
     Returns:
         The parts, both without the negatives that are not used for training; None if the number of
-        epochs is given, if there is to be no validation, in a cluster, or if the validation data
+        epochs is given, if there is to be no validation, or if the validation data
         would be fewer than `MIN_EXAMPLES` and the user did not ask for them.
 
     Raises:
@@ -54,9 +54,7 @@ def validation_parts(config: RunConfig, train: Source) -> TrainingParts | None:
                 "(--max-epochs limits the choice)"
             )
         return None
-    if config.cluster is not None and config.validation not in ("auto", "none"):
-        raise UserError("--validation: a cluster trains for a fixed number of epochs, --epochs")
-    if config.validation == "none" or config.cluster is not None:
+    if config.validation == "none":
         return None
     share = config.validation_share
     if config.validation == "auto" and train.num_examples() * share < MIN_EXAMPLES:
@@ -137,6 +135,7 @@ def run_trial(
     *,
     log_dir: Path | None = None,
     on_epoch: OnEpoch = lambda epoch, loss: None,
+    make_runner: MakeRunner = local_runner,
 ) -> TrialResult:
     """Trains a model with early stopping, as `twml-ops train` does to choose the number of epochs.
 
@@ -145,6 +144,7 @@ def run_trial(
         parts: training data and validation data.
         log_dir: folder of the TensorBoard logs; None: there are none.
         on_epoch: called after each epoch. It may raise `TrialStopped`.
+        make_runner: says where to train.
 
     Returns:
         The result. Options that the model refuses, and a loss that is NaN or infinite, are the
@@ -166,7 +166,7 @@ def run_trial(
     outcome: Outcome = "finished"
     choice, note = None, ""
     try:
-        runner = LocalRunner(config, log_dir, quiet)
+        runner = make_runner(config, log_dir, quiet)
         callbacks = [_EachEpoch(record)]
         choice, _ = choose_epochs(
             config, runner, model_maker(for_trial(config)), parts, quiet, callbacks

@@ -27,9 +27,10 @@ from tests.fixtures import calculations
 from twml_ops import layers, optimizers
 from twml_ops.distribute.parameter_server import (
     ChiefBuiltModel,
+    ChiefDecisions,
     ClusterError,
 )
-from twml_ops.distribute.parameter_server.chief_built_model import _heartbeat as heartbeat
+from twml_ops.distribute.parameter_server.chief_decisions import heartbeat
 from twml_ops.ops._tape import tf_variable
 
 
@@ -87,6 +88,67 @@ def the_tables_of_fields_are_those_of_a_single_process():
             same(train_alone(make(), build, batches=field_batches()), exported.get_weights(), 2e-5)
             moved = build().get_weights()
             assert all((a != b).any() for a, b in zip(moved, exported.get_weights(), strict=True))
+
+
+def averaged_alone(make, steps):
+    model = builder()
+    model.compile(make(), "binary_crossentropy", jit_compile=False)
+    seen = []
+    for x, y in (whole_batches() * 2)[:steps]:
+        model.train_on_batch(x, y)
+        seen.append(model.get_weights())
+    model.set_weights([np.mean(each, axis=0) for each in zip(*seen[2:], strict=True)])
+    return model
+
+
+@child_test
+def the_weights_of_servers_are_averaged_as_those_of_a_single_process():
+    for cluster in (first_servers(1), first_servers(2)):
+        make = partial(optimizers.Adagrad, 0.1)
+        hybrid = trainer(make(), cluster=cluster)
+
+        def after(step, loss, hybrid=hybrid):
+            if step > 2:
+                hybrid.take_snapshot()
+
+        hybrid.fit(batches, 6, after)
+        hybrid.wait_for_workers(6)
+        hybrid.use_average()
+        alone = averaged_alone(make, 6)
+        same(alone.get_weights(), hybrid.export().get_weights(), 2e-6)
+        # Training goes on from the average, and the next average begins anew.
+        hybrid.fit(batches, 7, lambda *_, hybrid=hybrid: hybrid.take_snapshot())
+        x, y = whole_batches()[0]  # each call of fit begins with the first batch
+        alone.train_on_batch(x, y)
+        same(alone.get_weights(), hybrid.export().get_weights(), 2e-6)
+        hybrid.use_average()
+        same(alone.get_weights(), hybrid.export().get_weights(), 2e-6)
+
+
+@child_test
+def a_released_run_has_no_values_on_the_servers():
+    hybrid = trainer(optimizers.Adagrad(0.1))
+    hybrid.fit(batches, 1, lambda *_: hybrid.take_snapshot())
+    values = [*hybrid.state.variables(), *hybrid.averages.variables()]
+    assert all(v.exists() for v in values if "layout" not in v.name)
+    hybrid.release()
+    assert not any(v.exists() for v in values)
+    assert hybrid.state.marker() == 0
+
+
+@child_test
+def a_decision_is_made_once_and_read_by_all_processes():
+    with tempfile.TemporaryDirectory() as folder:
+        chief, worker = (ChiefDecisions(folder, is_chief, 0.5) for is_chief in (True, False))
+        assert worker.get("epochs") is None
+        expect_error(
+            ClusterError, "no chief has written a heartbeat", lambda: worker.wait("epochs")
+        )
+        with chief.present():
+            assert chief.decide("epochs", lambda: {"stop": True}) == {"stop": True}
+            assert chief.decide("epochs", lambda: {"stop": False}) == {"stop": True}
+        assert worker.decide("epochs", lambda: {"stop": False}) == {"stop": True}
+        assert sorted(os.listdir(folder)) == ["epochs.json"]
 
 
 @child_test

@@ -11,10 +11,13 @@ The files, by the question that they answer:
 - `step`, `updates`, `synchronous_workers`: what a step does, who applies an update, and how several
   workers make one;
 - `checkpoint`, `restore`: how a checkpoint is written and read;
+- `weight_averages`: averages of the weights, on the servers;
+- `chief_decisions`: what the chief decides for all processes;
 - `trainer`, `chief_built_model`: the public interface.
 """
 
 from twml_ops.distribute.parameter_server.chief_built_model import ChiefBuiltModel
+from twml_ops.distribute.parameter_server.chief_decisions import ChiefDecisions
 from twml_ops.distribute.parameter_server.cluster import Cluster, ClusterError, serve
 from twml_ops.distribute.parameter_server.failures import exit_on_cluster_error
 from twml_ops.distribute.parameter_server.restore import iter_checkpoints
@@ -22,6 +25,7 @@ from twml_ops.distribute.parameter_server.trainer import FitResult, HybridTraine
 
 __all__ = [
     "ChiefBuiltModel",
+    "ChiefDecisions",
     "Cluster",
     "ClusterError",
     "FitResult",

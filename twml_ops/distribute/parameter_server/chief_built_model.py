@@ -6,25 +6,25 @@ states but no tables, which are created, one shard on each server, when the run 
 
 from __future__ import annotations
 
-import contextlib
 import os
 import posixpath
 import tempfile
-import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
 
 from twml_ops import placement
 from twml_ops._keras import clone_model
-from twml_ops.distribute.parameter_server.cluster import Cluster, ClusterError
+from twml_ops.distribute.parameter_server.chief_decisions import (
+    HEARTBEATS,
+    heartbeat,
+    wait_for_file,
+)
+from twml_ops.distribute.parameter_server.cluster import Cluster
 from twml_ops.distribute.parameter_server.failures import run_with_timeout
 from twml_ops.distribute.parameter_server.placement import ParameterServerPlacement
 from twml_ops.distribute.parameter_server.tables import copy_model_weights
-
-_HEARTBEATS = 10  # written by the chief during the `timeout` of the other processes
 
 
 class ChiefBuiltModel:
@@ -65,12 +65,12 @@ class ChiefBuiltModel:
         with placement.placement_scope(without_servers):
             if cluster.is_chief and not tf.io.gfile.exists(path):
                 tf.io.gfile.makedirs(posixpath.dirname(path) or ".")
-                with _heartbeat(f"{path}.beat", timeout / _HEARTBEATS):
+                with heartbeat(f"{path}.beat", timeout / HEARTBEATS):
                     self._model = build()
                     _write(self._model, path)
                 tf.io.gfile.remove(f"{path}.beat")
             else:
-                _wait_for_file(path, f"{path}.beat", timeout)
+                wait_for_file(path, f"{path}.beat", timeout)
                 self._model = _read(path)
         self.name = self._model.name
         self._table_weights = sum(t.shape.num_elements() for t in without_servers.tables)
@@ -113,45 +113,3 @@ def _read(path: str) -> tf.keras.Model:
         local = os.path.join(folder, "model.keras")
         tf.io.gfile.copy(path, local)
         return tf.keras.models.load_model(local, compile=False)
-
-
-@contextlib.contextmanager
-def _heartbeat(path: str, seconds: float) -> Iterator[None]:
-    """In the `with` block, writes a new value to the file `path` every `seconds`."""
-    end = threading.Event()
-
-    def write() -> None:
-        while True:
-            with tf.io.gfile.GFile(path, "w") as f:
-                f.write(str(time.time_ns()))
-            if end.wait(seconds):
-                return
-
-    thread = threading.Thread(target=write, daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        end.set()
-        thread.join()
-
-
-def _wait_for_file(path: str, heartbeat: str, timeout: float) -> None:
-    last_value, since = "", time.monotonic()
-    while not tf.io.gfile.exists(path):
-        value = _content(heartbeat)
-        if value != last_value:
-            last_value, since = value, time.monotonic()
-        if time.monotonic() - since > timeout:
-            raise ClusterError(
-                f"{path} does not exist, and no chief has written a heartbeat for {timeout:g} s"
-            )
-        time.sleep(min(0.2, timeout / _HEARTBEATS))
-
-
-def _content(path: str) -> str:
-    try:
-        with tf.io.gfile.GFile(path) as f:
-            return str(f.read())
-    except tf.errors.OpError:
-        return ""

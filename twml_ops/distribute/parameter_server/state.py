@@ -99,6 +99,7 @@ class RunState:
         updating: int64, 1 while the leader of synchronous workers updates the shared variables.
         worker_steps: int64 [workers], the steps of each asynchronous worker.
         joined: int64 [workers], how often each synchronous worker has joined a generation.
+        snapshots: int64, the snapshots in the averages of the weights.
         tables: The tables.
         shared_variables: The dense weights on the servers; empty without `share_dense`.
     """
@@ -123,10 +124,14 @@ class RunState:
         name = f"{prefix}/steps_of"
         self.worker_steps = RemoteVariable(name, [workers], tf.int64, self.devices[0])
         self.joined = RemoteVariable(f"{prefix}/joined", [workers], tf.int64, self.devices[0])
-        self._finished = [
-            RemoteVariable(f"{prefix}/finished/{i}", [], tf.int64, self.devices[0])
-            for i in range(workers)
-        ]
+        self.snapshots = RemoteVariable(f"{prefix}/snapshots", [], tf.int64, self.devices[0])
+        self._finished, self._reached = (
+            [
+                RemoteVariable(f"{prefix}/{what}/{i}", [], tf.int64, self.devices[0])
+                for i in range(workers)
+            ]
+            for what in ("finished", "reached")
+        )
         self._layout = RemoteVariable(
             f"{prefix}/layout", [max(1, len(self.tables))], tf.int32, self.devices[0]
         )
@@ -185,6 +190,37 @@ class RunState:
         """
         flag = self._finished[worker]
         return flag.exists() and bool(flag.value().numpy())
+
+    def reach(self, worker: int, step: int) -> None:
+        """Notes that a worker trains no further than to a step until it is told to.
+
+        Args:
+            worker: The number of the worker.
+            step: The step.
+        """
+        self._reached[worker].assign(tf.constant(step, tf.int64))
+
+    def all_have_reached(self, step: int) -> bool:
+        """Tells whether all workers have called `reach` with this step or a later one.
+
+        Args:
+            step: The step.
+        """
+        return all(int(each.numpy()) >= step for each in self._reached)
+
+    def variables(self) -> list[RemoteVariable]:
+        """All variables of the run on the servers, whether they have values or not.
+
+        Returns:
+            The variables, markers first.
+        """
+        shared = [v for s in self.shared_variables for v in (s.remote, *s.slots)]
+        tables = [
+            v for t in self.tables for v in (*t.shards, *(v for slots in t.slots for v in slots))
+        ]
+        single = [self.step, self.generation, self.updating, self.worker_steps, self.joined]
+        single += [self._layout, self.snapshots, *self._finished, *self._reached]
+        return [*self._markers, *single, *shared, *tables]
 
     def set_updating(self, updating: bool) -> tf.Operation:
         """Notes that an update begins or has ended. Used in a graph.
@@ -257,6 +293,6 @@ class RunState:
             self.generation.assign(tf.constant(first, tf.int64))
         self.worker_steps.fill(0)
         self.joined.fill(0)
-        for each in self._finished:
+        for each in (*self._finished, *self._reached, self.snapshots):
             each.fill(0)
         self.updating.assign(tf.constant(0, tf.int64))

@@ -74,6 +74,11 @@ class RemoteVariable:
             tf.raw_ops.AssignVariableOp(resource=self.handle, value=full)
         self.wait()
 
+    def destroy(self) -> None:
+        """Removes the value, so that the server has its memory again."""
+        with tf.device(self.device):
+            tf.raw_ops.DestroyResourceOp(resource=self.handle, ignore_lookup_error=True)
+
     def wait(self) -> None:
         """Waits until the server has run the ops that were sent to it in eager mode.
 

@@ -36,6 +36,7 @@ from twml_ops.distribute.parameter_server.step import StepGraph
 from twml_ops.distribute.parameter_server.synchronous_workers import OTHER_STEP, GradientQueues
 from twml_ops.distribute.parameter_server.tables import copy_model_weights
 from twml_ops.distribute.parameter_server.updates import check_optimizer
+from twml_ops.distribute.parameter_server.weight_averages import WeightAverages
 from twml_ops.ops._library import require_native
 from twml_ops.planning import ClusterResources
 from twml_ops.planning.sharding_axis import EGRESS_PER_CORE
@@ -225,6 +226,7 @@ class HybridTrainer:
             digest = hashlib.sha256(json.dumps(self._facts, sort_keys=True).encode()).hexdigest()
             self._prefix += f"-{digest[:16]}"
         self._fit_until = 0  # the steps of the run up to which earlier calls of fit have trained
+        self._averages: WeightAverages | None = None
         self.model: Any = None
         self.state: Any = None
         config = optimizer.get_config()
@@ -236,7 +238,15 @@ class HybridTrainer:
             for each in component_optimizers(self.optimizer):
                 each.concurrency = "hogwild"
 
-    def fit(self, dataset_fn: DatasetFn, steps: int, on_step: OnStep | None = None) -> FitResult:
+    def fit(
+        self,
+        dataset_fn: DatasetFn,
+        steps: int,
+        on_step: OnStep | None = None,
+        *,
+        begin: int | None = None,
+        save_last: bool = True,
+    ) -> FitResult:
         """Trains until the whole run has done `steps` steps.
 
         Args:
@@ -250,6 +260,9 @@ class HybridTrainer:
                 restored checkpoint. A synchronous step of all workers counts once.
             on_step: Called after each call of `steps_per_execution` steps of this process, with the
                 run's step and the mean of their losses.
+            begin: The step of the run to which the first batch of the dataset belongs; None: the
+                `steps` of the call before, or 0.
+            save_last: Whether a checkpoint is written after the last step.
 
         Returns:
             What this call has done.
@@ -263,9 +276,12 @@ class HybridTrainer:
         """
         count = len(self.cluster.workers)
         context = tf.distribute.InputContext(count, self.cluster.index, count)
-        begin, self._fit_until = self._fit_until, max(self._fit_until, steps)
+        begin = self._fit_until if begin is None else begin
+        self._fit_until = max(self._fit_until, steps)
         batches = WorkerBatches(dataset_fn, context)
-        self.build(batches.first())
+        if self.model is None:
+            self.build(batches.first())
+        last = steps if save_last else None
         done = int(self._call("reading the step", self.state.step.numpy))
         if done < steps:
             batches.seek(self._position(done - begin))
@@ -289,7 +305,7 @@ class HybridTrainer:
             result = self._run_steps(done, group, prefetched, next_group)
             if result is None:  # a new generation of queues, in which the step may be another one
                 before, done = done, int(self._call("reading the step", self.state.step.numpy))
-                self._save_if_due(before, done, steps)
+                self._save_if_due(before, done, last)
                 if done != before and done < steps:
                     batches.seek(self._position(done - begin))
                 continue
@@ -298,7 +314,7 @@ class HybridTrainer:
             before, done = done, step
             own_steps += count
             own_calls += 1
-            self._save_if_due(before, done, steps)
+            self._save_if_due(before, done, last)
             losses = [*losses, *found.tolist()][-_MAX_LOSSES:]
             if on_step is not None:
                 on_step(done, found.mean())
@@ -308,6 +324,63 @@ class HybridTrainer:
                 self._wait_for_slow_workers(worker_steps)
         seconds = time.perf_counter() - start if own_steps else 0.0
         return FitResult(done, own_steps, losses, seconds)
+
+    def wait_for_workers(self, step: int) -> None:
+        """Waits until all workers have called this with a step, and `fit` up to it.
+
+        Afterwards no worker changes the weights until it calls `fit` again. Only the chief waits.
+        The others say that they are there, and learn from the chief by other means, such as
+        `ChiefDecisions`, how to go on.
+
+        Args:
+            step: The step.
+
+        Raises:
+            ClusterError: A worker has not called this within `timeout` seconds.
+        """
+        self._call("a note for the chief", self.state.reach, self.cluster.index, step)
+        deadline = time.monotonic() + self._timeout
+        while self.cluster.is_chief:
+            if self._call("waiting for workers", self.state.all_have_reached, step):
+                return
+            if time.monotonic() > deadline:
+                raise ClusterError(
+                    f"not all workers have reached step {step} within {self._timeout:g} s"
+                )
+            time.sleep(_POLL_SECONDS)
+
+    @property
+    def averages(self) -> WeightAverages:
+        """The averages of the weights, which the chief may take; after the first `fit`."""
+        if self._averages is None:
+            self._averages = self._call("creating averages", WeightAverages, self.state)
+        return self._averages
+
+    def take_snapshot(self) -> None:
+        """Adds a snapshot of the weights to their average. Only the chief calls this."""
+        self._call("taking a snapshot", self.averages.take)
+
+    def use_average(self) -> None:
+        """Puts the average of the snapshots into the weights. Only the chief calls this.
+
+        It is called when no worker changes the weights; see `wait_for_workers`.
+        """
+        self._call("averaging weights", self.averages.use)
+
+    def release(self) -> None:
+        """Removes the values of the run from the servers, which have their memory again.
+
+        Only the chief calls this, when no worker will use the run again.
+        """
+        if self.state is None:
+            return
+        averages = [] if self._averages is None else self._averages.variables()
+
+        def remove() -> None:
+            for variable in (*self.state.variables(), *averages):
+                variable.destroy()
+
+        self._call("releasing variables", remove)
 
     def evaluate(self, dataset: Any, metrics: Any = ()) -> dict[str, float]:
         """Evaluates the model with the tables on the servers.
@@ -524,22 +597,31 @@ class HybridTrainer:
             time.sleep(_POLL_SECONDS)
             worker_steps = self._call("reading the steps", self.state.worker_steps.numpy)
 
-    def _save_if_due(self, before: int, done: int, steps: int) -> None:
+    def _save_if_due(self, before: int, done: int, last: int | None) -> None:
         if self._checkpoint_dir is None or not self.cluster.is_chief or done == before:
             return
         every = self._checkpoint_every
-        if done // every > before // every or done >= steps:
-            try:
-                self.save()
-            except (ClusterError, CheckpointError, tf.errors.OpError) as e:
-                if not checkpoint.is_write_error(e):
-                    raise
-                warnings.warn(
-                    f"the checkpoint of step {done} cannot be written to {self._checkpoint_dir}: "
-                    f"{str(e).strip().splitlines()[0][:300]}; earlier checkpoints are unchanged",
-                    RuntimeWarning,
-                    stacklevel=3,
-                )
+        if done // every > before // every or (last is not None and done >= last):
+            self.save_if_possible()
+
+    def save_if_possible(self) -> None:
+        """Saves a checkpoint, as `save` does; if its files cannot be written, that is a warning.
+
+        Raises:
+            ValueError: The trainer has no `checkpoint_dir`.
+            ClusterError: A server has ended or does not respond.
+        """
+        try:
+            self.save()
+        except (ClusterError, CheckpointError, tf.errors.OpError) as e:
+            if not checkpoint.is_write_error(e):
+                raise
+            warnings.warn(
+                f"the next checkpoint cannot be written to {self._checkpoint_dir}: "
+                f"{str(e).strip().splitlines()[0][:300]}; earlier checkpoints are unchanged",
+                RuntimeWarning,
+                stacklevel=3,
+            )
 
     def _call(self, description: str, function: Any, *args: Any) -> Any:
         if not self.cluster.servers:

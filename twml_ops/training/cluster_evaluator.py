@@ -1,0 +1,130 @@
+"""The evaluator of a cluster, which evaluates the checkpoints of the run, and the log of it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from pathlib import Path
+from typing import Any, NoReturn
+
+import tensorflow as tf
+
+from twml_ops import models
+from twml_ops._publish import write_file
+from twml_ops.analysis import scoring
+from twml_ops.checkpoint import CheckpointReader
+from twml_ops.checkpoint.facts import FACTS
+from twml_ops.data import original_errors
+from twml_ops.distribute import iter_checkpoints
+from twml_ops.training.cluster import (
+    EVALUATIONS,
+    check_one_label,
+    checkpoint_dir,
+    steps_of_epoch,
+)
+from twml_ops.training.cluster_checkpoints import is_of_start
+from twml_ops.training.cluster_stages import END, ClusterStages, Stage
+from twml_ops.training.config import RunConfig
+from twml_ops.training.labels import corrected, training_examples
+from twml_ops.training.model_options import builder_of
+from twml_ops.training.reporter import SILENT, Reporter
+from twml_ops.training.run_folder import is_run, to_finite
+from twml_ops.training.sources import LARGE_BATCH_SIZE, open_pair
+
+
+def append_evaluation(folder: Path, step: int, metrics: dict[str, float]) -> None:
+    """Adds the metrics of the checkpoint of `step`."""
+    before = (folder / EVALUATIONS).read_text() if (folder / EVALUATIONS).exists() else ""
+    line = json.dumps(to_finite({"step": step, **metrics}), allow_nan=False)
+    write_file(folder / EVALUATIONS, f"{before}{line}\n".encode())  # at once, in case of a kill
+
+
+def read_evaluations(folder: Path) -> list[dict[str, Any]]:
+    """The lines of the log; empty if there is no log."""
+    try:
+        return [json.loads(line) for line in (folder / EVALUATIONS).read_text().splitlines()]
+    except FileNotFoundError:
+        return []
+
+
+def wait_for_evaluation(folder: Path, step: int, timeout: float) -> bool:
+    """Waits until a checkpoint of `step` or a later one has been evaluated.
+
+    Args:
+        folder: folder of the log.
+        step: step to wait for.
+        timeout: seconds to wait at most.
+
+    Returns:
+        Whether it was evaluated in time.
+    """
+    deadline = time.monotonic() + timeout
+    while not any(line["step"] >= step for line in read_evaluations(folder)):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.1)
+    return True
+
+
+def copy_evaluations(folder: Path, run: Path) -> None:
+    """Copies the log, if there is one, to the folder of the run."""
+    if (folder / EVALUATIONS).exists():
+        shutil.copyfile(folder / EVALUATIONS, run / EVALUATIONS)
+
+
+def evaluate_checkpoints(
+    config: RunConfig,
+    out: Path,
+    overwrite: bool,
+    resume: bool = False,
+    reporter: Reporter = SILENT,
+) -> None:
+    """Evaluates each checkpoint of the model of the run, until the last one or the end of the run.
+
+    Args:
+        config: what the user chose, equal in all processes of the cluster.
+        out: final folder of the run.
+        overwrite: a finished run in `out` is an older one.
+        resume: whether checkpoints of another start of the cluster are of the run.
+        reporter: is told what happens.
+    """
+    folder = checkpoint_dir(out)
+    if not overwrite and is_run(out) and not folder.exists():
+        return  # the run finished before this process started
+    stages = ClusterStages(config, out, reporter, resume)
+    train, held_out = open_pair(
+        config.data, config.eval, schema_file=config.schema_file, uses=config.uses
+    )
+    check_one_label(train.schema.labels)
+    with original_errors(train, held_out):
+        number = 1
+        while not (found := stages.decisions.wait(f"stage-{number}")).get("final"):
+            if END in found:
+                return
+            number += 1
+        stage = Stage.from_json(found)
+        tf.keras.utils.set_random_seed(stage.config.seed)
+        builder_of(stage.config.model)  # registers the classes of a model of the user
+        steps = stage.epochs * steps_of_epoch(training_examples(config, train), stage.config)[0]
+        model_builder = stages.build(_never_called, number)
+        layout = models.layout_of(model_builder)
+
+        def accept(checkpoint: CheckpointReader) -> bool:
+            of_stage = checkpoint.manifest.values[FACTS].get("stage") == number
+            return of_stage and (resume or is_of_start(checkpoint))
+
+        for step, model in iter_checkpoints(model_builder, folder, steps, accept):
+            if any(line["step"] == step for line in read_evaluations(folder)):
+                continue
+            batches = held_out.dataset(LARGE_BATCH_SIZE, layout=layout)
+            scores = scoring.score(corrected(model, config), batches)
+            metrics = scoring.metrics(scores)
+            if not folder.exists():
+                return
+            append_evaluation(folder, step, metrics)
+            reporter.checkpoint(step, steps, metrics)
+
+
+def _never_called() -> NoReturn:
+    raise AssertionError("only the chief builds the model")
