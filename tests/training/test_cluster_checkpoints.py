@@ -6,16 +6,16 @@ import pytest
 
 from twml_ops.checkpoint import CheckpointManager
 from twml_ops.checkpoint.facts import FACTS
-from twml_ops.data import Schema
 from twml_ops.distribute import Cluster
 from twml_ops.training import cluster_checkpoints
 from twml_ops.training.cluster import (
-    append_evaluation,
+    check_cluster,
     checkpoint_dir,
-    differences_to_one_process,
-    model_file,
+    differences_of_peers,
+    stages_dir,
 )
 from twml_ops.training.cluster_checkpoints import ClusterCheckpoints, cluster_facts
+from twml_ops.training.cluster_evaluator import append_evaluation
 from twml_ops.training.config import ClusterOptions, RunConfig
 from twml_ops.training.errors import UserError
 
@@ -45,8 +45,9 @@ def interrupted_run(out, config=CONFIG):
     folder = checkpoint_dir(out)
     with CheckpointManager(folder, background=False) as manager:
         manager.save(7, [], {FACTS: cluster_facts(config)})
-    name = model_file(config, Cluster.from_environment().start_id)
-    (folder / name).write_text("the model")
+    stages = stages_dir(out, Cluster.from_environment().start_id)
+    stages.mkdir()
+    (stages / "stage-1.keras").write_text("the model")
     append_evaluation(folder, 7, {"log_loss": 0.5})
     return folder
 
@@ -73,7 +74,8 @@ def test_another_start_continues_a_run_only_if_that_is_asked_for(tmp_path, start
         ClusterCheckpoints(tmp_path / "run", CONFIG, resume=False, overwrite=False)
     assert names(folder) == before
     ClusterCheckpoints(tmp_path / "run", CONFIG, resume=True, overwrite=False)
-    model = folder / model_file(CONFIG, Cluster.from_environment().start_id)
+    stages = stages_dir(tmp_path / "run", Cluster.from_environment().start_id)
+    model = stages / "stage-1.keras"
     assert model.read_text() == "the model"  # that of the run, not one built anew
     assert len(names(folder)) == len(before)
 
@@ -119,7 +121,9 @@ def test_a_run_that_replaces_another_removes_what_it_left_and_nothing_else(tmp_p
     start(again)
     other = CONFIG.__class__(**{**vars(CONFIG), "data": "csv:b.csv"})
     ClusterCheckpoints(tmp_path / "run", other, resume=False, overwrite=True)
-    assert names(folder) == ["notes.txt"]
+    stages = stages_dir(tmp_path / "run", Cluster.from_environment().start_id)
+    assert names(folder) == ["notes.txt", stages.name]
+    assert names(stages) == ["run.json"]  # of the new run
 
 
 def test_checkpoints_are_removed_with_their_folder(tmp_path, start):
@@ -129,17 +133,34 @@ def test_checkpoints_are_removed_with_their_folder(tmp_path, start):
     assert not folder.exists()
 
 
-def test_what_a_cluster_trains_otherwise_than_one_process_is_said_in_one_line():
-    schema = Schema((), ("c",), 0, "1")
-    asked = RunConfig("csv:a.csv")
-    for who, parts in (
-        ("a cluster", ["sparse_mlp", "4 epochs", "train dcn", "--model and --epochs"]),
-        ("peers", ["4 epochs", "early stopping", "--epochs"]),
+def test_a_run_without_a_checkpoint_yet_is_known_by_its_stages(tmp_path, start):
+    start("first")
+    ClusterCheckpoints(tmp_path / "run", CONFIG, resume=False, overwrite=False)
+    folder = checkpoint_dir(tmp_path / "run")
+    (stages_dir(tmp_path / "run", Cluster.from_environment().start_id) / "stage-1.json").touch()
+    start("second")
+    for resume, config, message in (
+        (False, CONFIG, "use --resume to continue it"),
+        (True, CONFIG.__class__(**{**vars(CONFIG), "seed": 3}), "seed = 0, got 3; use --overwrite"),
     ):
-        said = differences_to_one_process(asked, schema, who)
-        assert said.startswith(who)
-        assert "\n" not in said
-        assert all(part in said for part in parts)
-        assert (who == "peers") == ("dcn" not in said)
-    named = RunConfig("csv:a.csv", model="dcn", epochs=3)
-    assert differences_to_one_process(named, schema, "a cluster") is None
+        with pytest.raises(UserError, match=message):
+            ClusterCheckpoints(tmp_path / "run", config, resume=resume, overwrite=False)
+    ClusterCheckpoints(tmp_path / "run", CONFIG, resume=True, overwrite=False)
+    (stages,) = folder.glob("stages-*")
+    assert names(stages) == ["run.json", "stage-1.json"]
+    start("third")
+    ClusterCheckpoints(tmp_path / "run", CONFIG, resume=False, overwrite=True)
+    (stages,) = folder.glob("stages-*")
+    assert names(stages) == ["run.json"]
+
+
+def test_what_peers_train_otherwise_than_one_process_is_said_in_one_line():
+    said = differences_of_peers(RunConfig("csv:a.csv"))
+    assert said.startswith("peers train 4 epochs")
+    assert "early stopping chooses (--epochs decides)" in said
+    assert differences_of_peers(RunConfig("csv:a.csv", epochs=3)) is None
+
+
+def test_a_cluster_refuses_to_go_on_with_a_run_instead_of_losing_its_tables():
+    with pytest.raises(UserError, match="--from: the tables of a cluster begin with new weights"):
+        check_cluster(RunConfig("csv:a.csv", from_run="run", cluster=ClusterOptions()))

@@ -9,11 +9,13 @@ import sys
 from pathlib import Path
 
 import pytest
+import tensorflow as tf
 
 import twml_ops
 from tests import forked
 from tests.cli.test_train import METRICS
 from twml_ops import _child
+from twml_ops.data import open_source, split_for_validation
 from twml_ops.distribute.launch import Ports
 from twml_ops.training.trained_run import TrainedRun
 
@@ -84,9 +86,7 @@ def chief(data, folder, *words):
     server, worker = (f"127.0.0.1:{port}" for port in ports.numbers)
     task = {"type": "worker", "index": 0, "servers": [0]}
     config = {"cluster": {"ps": [server], "worker": [worker]}, "task": task}
-    model = f"{Path(__file__).parent / 'failing_model.py'}:build"
-    options = ["--model", model, "--set", f"folder={folder}", "--set", "last=step-120"]
-    options += ["--out", str(folder / "run"), "--epochs", "4", "--batch-size", "16", *words]
+    options = ["--out", str(folder / "run"), "--batch-size", "16", *words]
     environment = {"PYTHONPATH": os.pathsep.join(sys.path), "TF_CONFIG": json.dumps(config)}
     done = forked.run(
         ["-m", "twml_ops.cli", "train", "--data", data, *options],
@@ -100,16 +100,50 @@ def chief(data, folder, *words):
 
 
 @pytest.mark.one_tf
-def test_a_cluster_keeps_its_checkpoints_until_its_run_is_written(libsvm, tmp_path):
+def test_a_cluster_keeps_its_trainings_until_its_run_is_written(libsvm, tmp_path):
     (tmp_path / "fail").touch()
-    status, output = chief(libsvm, tmp_path)
+    model = f"{Path(__file__).parent / 'failing_model.py'}:build"
+    options = ["--model", model, "--set", f"folder={tmp_path}", "--set", "last=step-60"]
+    options += ["--validation", "random", "--max-epochs", "2"]
+    status, output = chief(libsvm, tmp_path, *options)
     assert status == 1
     assert "the disk is gone" in output
     saved = sorted(path.name for path in (tmp_path / "run.checkpoints").glob("ckpt-*"))
-    assert saved[-1].endswith("step-120")
+    assert saved[-1].endswith("step-60")  # of the refit: early stopping had fewer examples
     (tmp_path / "fail").unlink()
-    status, output = chief(libsvm, tmp_path, "--resume")
-    assert status == 0, output
-    # The second process has made no step: its model was trained by the first one.
+    status, again = chief(libsvm, tmp_path, *options, "--resume")
+    assert status == 0, again
+    # The second process has made no step: both models were trained by the first one.
+    epochs = [line for line in output.splitlines() if line.startswith("epoch ")]
+    assert len(epochs) == 4
+    assert epochs == [line for line in again.splitlines() if line.startswith("epoch ")]
+    facts = json.loads((tmp_path / "run" / "run.json").read_text())
+    assert facts["epoch_choice"]["epochs"] == facts["trained_epochs"] == 2
     assert json.loads((tmp_path / "run" / "metrics.json").read_text())["auc"] > 0.7
     assert not (tmp_path / "run.checkpoints").exists()
+
+
+@pytest.mark.one_tf
+def test_a_cluster_keeps_the_weights_of_the_best_epoch_without_a_refit(libsvm, tmp_path):
+    options = [
+        "--model",
+        "logistic",
+        "--validation",
+        "random",
+        "--no-refit",
+        "--learning-rate",
+        "3",
+    ]
+    rate = ["--learning-rate", "3", "--patience", "1"]
+    status, output = chief(libsvm, tmp_path, *options, *rate)
+    assert status == 0, output
+    losses = [float(x) for x in re.findall(r"validation loss ([\d.]+)  AUC", output)]
+    choice = json.loads((tmp_path / "run" / "run.json").read_text())["epoch_choice"]
+    assert choice["epochs"] == losses.index(min(losses)) + 1 == len(losses) - 1
+    assert not choice["refit"]
+    trained = TrainedRun(tmp_path / "run")
+    part = split_for_validation(open_source(libsvm).split()[0], "random", 0.1).validation
+    loss = tf.keras.losses.BinaryCrossentropy()
+    found = [(loss(y, trained.model(x)), len(y)) for x, y in part.dataset(64)]
+    mean = sum(float(a) * n for a, n in found) / sum(n for _, n in found)
+    assert mean == pytest.approx(choice["log_loss"], rel=1e-4)

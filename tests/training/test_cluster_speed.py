@@ -8,8 +8,8 @@ import pytest
 import tensorflow as tf
 
 from twml_ops.distribute.launch import LocalCluster
-from twml_ops.training import cluster_runner
-from twml_ops.training.cluster_runner import (
+from twml_ops.training import cluster_speed
+from twml_ops.training.cluster_speed import (
     CLUSTER_SECONDS,
     LEAST_SECONDS,
     ClusterSpeed,
@@ -83,16 +83,16 @@ def test_large_models_are_not_copied():
 
 
 def test_the_speed_of_one_process_is_that_of_its_steps(monkeypatch):
-    monkeypatch.setattr(cluster_runner, "PROCESS_SECONDS", 0.01)
+    monkeypatch.setattr(cluster_speed, "PROCESS_SECONDS", 0.01)
     model = tf.keras.Sequential([tf.keras.layers.Dense(1, activation="sigmoid")])
     data = tf.data.Dataset.from_tensors((tf.ones([8, 3]), tf.ones([8, 1])))
     speed = speed_of_one_process(model, tf.keras.optimizers.SGD(0.1), data, 8)
     assert 0 < speed < float("inf")
-    assert model.optimizer.iterations.numpy() > 3 * cluster_runner.STEPS_PER_EXECUTION - 1
+    assert model.optimizer.iterations.numpy() > 3 * cluster_speed.STEPS_PER_EXECUTION - 1
 
 
 IMPATIENT = (
-    "from twml_ops.cli import main; from twml_ops.training import cluster_runner as c; "
+    "from twml_ops.cli import main; from twml_ops.training import cluster_speed as c; "
     "c.CLUSTER_SECONDS = c.LEAST_SECONDS = c.PROCESS_SECONDS = 0.2; import sys; main(sys.argv[1:])"
 )
 

@@ -4,8 +4,8 @@ import math
 
 import pytest
 
-from twml_ops.training.cluster import (
-    EVALUATIONS,
+from twml_ops.training.cluster import EVALUATIONS
+from twml_ops.training.cluster_evaluator import (
     append_evaluation,
     copy_evaluations,
     read_evaluations,

@@ -12,8 +12,7 @@ from twml_ops import models
 from twml_ops.analysis import scoring
 from twml_ops.cli.reporter import ConsoleReporter
 from twml_ops.data import Schema, open_source
-from twml_ops.training.cluster_runner import ClusterRunner
-from twml_ops.training.config import ClusterOptions, RunConfig
+from twml_ops.training.config import RunConfig
 from twml_ops.training.errors import UserError
 from twml_ops.training.reporter import SILENT
 from twml_ops.training.runners import LocalRunner, Monitored
@@ -26,7 +25,6 @@ def fit(source, tmp_path, epochs=3, callbacks=(), config=CONFIG, monitored="vali
     monitored = Monitored(held_out, monitored) if monitored else None
     console = Console(file=io.StringIO(), width=120)
     runner = LocalRunner(config, tmp_path / "logs", ConsoleReporter(console))
-    runner.connect()
     model = runner.build(lambda: models.sparse_mlp(train.schema, train.dataset(64), units=4))
     fitted = runner.fit(model, train, monitored, epochs=epochs, callbacks=callbacks)
     return fitted.history, console.file.getvalue()
@@ -124,10 +122,3 @@ def test_a_loss_that_is_not_finite_ends_the_training(libsvm, tmp_path):
     config = RunConfig("", optimizer="sgd", learning_rate=1e30, batch_size=32)
     with pytest.raises(UserError, match="the loss became .* epoch 1: try a lower --learning-rate"):
         fit(libsvm, tmp_path, config=config)
-
-
-def test_a_cluster_refuses_callbacks(tmp_path):
-    config = RunConfig("", learning_rate=0.1, cluster=ClusterOptions())
-    runner = ClusterRunner(config, tmp_path, tmp_path / "run", SILENT)
-    with pytest.raises(UserError, match="no Keras callbacks"):
-        runner.fit(None, None, None, epochs=1, callbacks=[tf.keras.callbacks.Callback()])

@@ -169,7 +169,7 @@ class ClusterRunner:
         start = time.perf_counter()
         training.run_epoch(number, on_step)
         trainer.use_average()
-        trainer.save_if_possible()
+        trainer.save_if_possible(number * steps)
         seconds = time.perf_counter() - start
         losses = [point.loss for point in points]
         metrics = {"loss": sum(losses) / len(losses) if losses else math.nan}

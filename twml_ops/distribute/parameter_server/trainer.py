@@ -537,6 +537,7 @@ class HybridTrainer:
         )
 
     def _create_functions(self) -> None:
+        self._traced: list[Any] = []
         self._train = tf.function(self._graph.train, reduce_retracing=True, autograph=False)
         self._prefetch = tf.function(self._graph.prefetch, reduce_retracing=True, autograph=False)
         self._forward = tf.function(self._graph.forward, reduce_retracing=True, autograph=False)
@@ -576,10 +577,21 @@ class HybridTrainer:
             return None
 
     def _train_and_results(self, *args: Any) -> Any:
+        self._trace(args)
         next_products = self._train(*args)
         losses, step, worker_steps = self._graph.results()
         # Not an empty list, for which the graph would be traced again.
         return losses.numpy(), step, worker_steps, next_products or None
+
+    def _trace(self, args: tuple[Any, ...]) -> None:
+        """Traces a step for any number of examples, once for each structure of the arguments.
+
+        Otherwise a smaller last batch would be traced again at each of its places in a call.
+        """
+        specs = tf.nest.map_structure(_any_length, args)
+        if specs not in self._traced:
+            self._traced.append(specs)
+            self._train.get_concrete_function(*specs)
 
     def _wait_for_slow_workers(self, worker_steps: Any) -> None:
         """Waits while this worker is more than `max_staleness` steps ahead of the slowest."""
@@ -602,10 +614,13 @@ class HybridTrainer:
             return
         every = self._checkpoint_every
         if done // every > before // every or (last is not None and done >= last):
-            self.save_if_possible()
+            self.save_if_possible(done)
 
-    def save_if_possible(self) -> None:
+    def save_if_possible(self, step: int) -> None:
         """Saves a checkpoint, as `save` does; if its files cannot be written, that is a warning.
+
+        Args:
+            step: The step of the run, for the warning.
 
         Raises:
             ValueError: The trainer has no `checkpoint_dir`.
@@ -617,7 +632,7 @@ class HybridTrainer:
             if not checkpoint.is_write_error(e):
                 raise
             warnings.warn(
-                f"the next checkpoint cannot be written to {self._checkpoint_dir}: "
+                f"the checkpoint of step {step} cannot be written to {self._checkpoint_dir}: "
                 f"{str(e).strip().splitlines()[0][:300]}; earlier checkpoints are unchanged",
                 RuntimeWarning,
                 stacklevel=3,
@@ -627,6 +642,20 @@ class HybridTrainer:
         if not self.cluster.servers:
             return function(*args)
         return run_with_timeout(self._timeout, description, function, *args)
+
+
+def _any_length(value: Any) -> Any:
+    """The type of a tensor of a batch without its number of examples."""
+    if isinstance(value, tf.RaggedTensor):
+        inner = value.shape[1 + value.ragged_rank :]
+        shape = [None] * (1 + value.ragged_rank) + inner.as_list()
+        return tf.RaggedTensorSpec(shape, value.dtype, value.ragged_rank, value.row_splits.dtype)
+    if isinstance(value, tf.SparseTensor):
+        return tf.SparseTensorSpec([None, *value.shape[1:]], value.dtype)
+    if value is None:
+        return None
+    tensor = tf.convert_to_tensor(value)
+    return tf.TensorSpec([None, *tensor.shape[1:]] if tensor.shape.rank else [], tensor.dtype)
 
 
 def _features(batches: list[Any]) -> list[Any]:
