@@ -49,6 +49,30 @@ def a_checkpoint_is_restored_on_another_number_of_servers_and_the_other_axis():
 
 
 @child_test
+def an_average_that_was_begun_goes_on_after_a_checkpoint():
+    for policy in ("full", "consecutive"):
+        seen = []
+        with tempfile.TemporaryDirectory() as folder:
+            for servers, axis, steps in ((2, "row", (1, 2)), (1, "row", (3,)), (2, "column", (4,))):
+                hybrid = trainer(
+                    optimizers.Adagrad(0.1),
+                    servers,
+                    partition_axis=axis,
+                    checkpoint_dir=folder,
+                    checkpoint_policy=policy,
+                )
+                for step in steps:
+                    hybrid.fit(batches, step, begin=0, save_last=False)
+                    hybrid.take_snapshot()
+                    seen.append(hybrid.export().get_weights())
+                    hybrid.save()
+            hybrid.use_average()
+        assert int(hybrid.state.snapshots.numpy()) == 0
+        mean = [np.mean(each, axis=0) for each in zip(*seen, strict=True)]
+        same(mean, hybrid.export().get_weights(), 1e-6)
+
+
+@child_test
 def changed_rows_of_shards_restore_what_all_rows_restore():
     """On another number of servers and the other axis."""
     weights = {}

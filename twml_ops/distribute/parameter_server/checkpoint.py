@@ -24,10 +24,12 @@ from twml_ops.checkpoint.manifest import MANIFEST, SHARDS
 from twml_ops.checkpoint.policy import Policy, baseline_pays, check_policy
 from twml_ops.distribute.parameter_server.state import RunState, optimizer_of
 from twml_ops.distribute.parameter_server.tables import RemoteTable, RemoteVariable
+from twml_ops.distribute.parameter_server.weight_averages import WeightAverages
 from twml_ops.ops._library import library
 from twml_ops.ops._tape import tf_variable
 
 IDS = "@ids"
+MEAN = "@mean"
 DENSE = "dense"
 MAX_TO_KEEP = 2
 _WRITE_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM)
@@ -52,6 +54,7 @@ def save(
     folder: str,
     facts: Mapping[str, Any],
     changes: ChangedRows | None = None,
+    averages: WeightAverages | None = None,
 ) -> str:
     """Writes a checkpoint and removes all older ones except the last.
 
@@ -60,6 +63,7 @@ def save(
         folder: The folder of the checkpoints.
         facts: Facts about the run, as JSON has them, which `restore_newest` compares.
         changes: Which rows of the tables it has; None: all.
+        averages: The averages of the weights; None: there are none.
 
     Returns:
         The folder of the new checkpoint.
@@ -73,7 +77,7 @@ def save(
 
     def write(writer: CheckpointWriter, sequence: int) -> Manifest:
         try:
-            return _write(state, writer, (sequence, step), facts, changes)
+            return _write(state, writer, (sequence, step), facts, changes, averages)
         except BaseException:
             # Several servers may have failed. An error that is still under way would be raised by
             # the next op on its server, which has nothing to do with it.
@@ -105,8 +109,11 @@ def _write(
     number: tuple[int, int],
     facts: Mapping[str, Any],
     changes: ChangedRows | None,
+    averages: WeightAverages | None,
 ) -> Manifest:
     folder = writer.folder
+    snapshots = int(averages.count.numpy()) if averages is not None else 0
+    means = averages.tables if averages is not None and snapshots else []
 
     def is_there(name: str) -> bool:
         return (folder.parent / name / MANIFEST).exists()
@@ -118,6 +125,8 @@ def _write(
         tensors = {name: v.value() for name, v in variables.items()}
         if changes is not None:
             tensors = _changed_tensors(variables, changes, base, by_rows)
+        p = state.devices.index(device)
+        tensors |= {name_of_mean(i): shards[p].value() for i, shards in enumerate(means)}
         with tf.device(device):
             _write_bundle(folder / _file_of(state, device), tensors)
     # All ops were sent before, so that the servers write in parallel.
@@ -125,7 +134,9 @@ def _write(
         next(iter(variables.values())).wait()
     dense = {n: tf.identity(v.numpy()) for n, v in dense_variables(state).items()}
     if dense:
-        _write_bundle(folder / DENSE, dense)
+        of_dense = averages.dense if averages is not None and snapshots else {}
+        also = {name_of_mean(i): tf.identity(v.numpy()) for i, v in of_dense.items()}
+        _write_bundle(folder / DENSE, {**dense, **also})
     for device in by_device:
         writer.add_bundle(_file_of(state, device))
     if dense:
@@ -134,6 +145,7 @@ def _write(
         "tables": [describe(t) for t in state.tables],
         "dense": {n: list(v.shape) for n, v in dense.items()},
         "servers": len(state.devices),
+        "snapshots": snapshots,
         "by_rows": sorted(set(by_rows)) if base is not None else [],
     }
     return writer.commit(*number, {SHARDS: shards, FACTS: dict(facts)}, base)
@@ -189,6 +201,11 @@ def _changed_tensors(
 
 def _file_of(state: RunState, device: str) -> str:
     return server_file(state.devices.index(device), len(state.devices))
+
+
+def name_of_mean(number: int) -> str:
+    """Returns the name of the tensor with the average of a table or of a dense weight."""
+    return f"{number}{MEAN}"
 
 
 def name_of_ids(name: str) -> str:

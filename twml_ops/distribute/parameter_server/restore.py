@@ -28,10 +28,12 @@ from twml_ops.checkpoint import (
 from twml_ops.checkpoint.manifest import MANIFEST, SHARDS
 from twml_ops.distribute.parameter_server.checkpoint import (
     DENSE,
+    MEAN,
     dense_variables,
     describe,
     manager_of,
     name_of_ids,
+    name_of_mean,
     server_file,
 )
 from twml_ops.distribute.parameter_server.placement import ParameterServerPlacement
@@ -42,13 +44,18 @@ from twml_ops.distribute.parameter_server.tables import (
     concat_shards,
     copy_model_weights,
 )
+from twml_ops.distribute.parameter_server.weight_averages import WeightAverages
 from twml_ops.ops._tape import tf_variable
 
 _POLL_SECONDS = 0.2
 
 
 def restore_newest(
-    state: RunState, folder: str, facts: Mapping[str, Any] | None, may_differ: Sequence[str] = ()
+    state: RunState,
+    folder: str,
+    facts: Mapping[str, Any] | None,
+    may_differ: Sequence[str] = (),
+    averages: WeightAverages | None = None,
 ) -> CheckpointReader | None:
     """Restores the shared state of a run from the newest checkpoint that is not damaged.
 
@@ -57,6 +64,7 @@ def restore_newest(
         folder: The folder of the checkpoints.
         facts: Facts about the run, with which the checkpoint must agree; None: any.
         may_differ: Names of facts in which they may differ.
+        averages: The averages of the weights, which are restored as well; None: they are not.
 
     Returns:
         The checkpoint; None if there is none.
@@ -72,17 +80,20 @@ def restore_newest(
     def read(checkpoint: CheckpointReader) -> None:
         if facts is not None:
             check_facts(checkpoint, facts, may_differ=may_differ)
-        restore(state, checkpoint)
+        restore(state, checkpoint, averages)
 
     return manager.newest_intact(read)
 
 
-def restore(state: RunState, checkpoint: CheckpointReader) -> None:
+def restore(
+    state: RunState, checkpoint: CheckpointReader, averages: WeightAverages | None = None
+) -> None:
     """Restores the shared state of a run from a checkpoint.
 
     Args:
         state: The shared state of the run.
         checkpoint: The checkpoint.
+        averages: The averages of the weights; None: they are not restored.
 
     Raises:
         CheckpointDamaged: A file is missing or damaged. Some of the state may be restored.
@@ -113,14 +124,35 @@ def restore(state: RunState, checkpoint: CheckpointReader) -> None:
             values = chain.values(DENSE, list(dense), [v.dtype for v in dense.values()])
             for variable, value in zip(dense.values(), values, strict=True):
                 variable.assign(value)
+        snapshots = int(shards.get("snapshots", 0)) if averages is not None else 0
+        if averages is not None and snapshots:
+            sizes += _restore_averages(averages, state, shards["tables"], chain)
         for size in sizes:  # raises the error of a server, which would be lost otherwise
             size.numpy()
         for shard in (shard for table in state.tables for shard in table.shards):
             shard.wait()
     step = checkpoint.manifest.step
     state.step.assign(tf.constant(step, tf.int64))
+    state.snapshots.assign(tf.constant(snapshots, tf.int64))
     for each in component_optimizers(state.optimizer):
         each.iterations.assign(tf.cast(step, each.iterations.dtype))
+
+
+def _restore_averages(
+    averages: WeightAverages, state: RunState, tables: Sequence[Mapping[str, Any]], chain: _Chain
+) -> list[tf.Tensor]:
+    """Restores averages that were begun; returns the sizes of what the servers have read."""
+    sizes = []
+    for i, (table, means) in enumerate(zip(state.tables, averages.tables, strict=True)):
+        for p, mean in enumerate(means):
+            value = _restore(mean, name_of_mean(i), table, p, tables[i]["by_row"], chain)
+            with tf.device(mean.device):
+                sizes.append(tf.raw_ops.Size(input=value))
+    names = [name_of_mean(i) for i in averages.dense]
+    values = chain.values(DENSE, names, [tf.float32] * len(names)) if names else []
+    for mean, value in zip(averages.dense.values(), values, strict=True):
+        mean.assign(value)
+    return sizes
 
 
 def read_model(
@@ -198,6 +230,9 @@ class _Chain:
     def read_shard(self, server: int, name: str, dtype: tf.DType) -> tf.Tensor:
         """Reads a tensor of one of the servers that wrote the checkpoint, with its changes."""
         file = server_file(server, self.servers)
+        if name.endswith(MEAN):  # which is whole
+            (value,) = self.values(file, [name], [dtype])
+            return value
         value: Any = None
         for each in self._chain:
             if name not in each.manifest.values[SHARDS]["by_rows"]:

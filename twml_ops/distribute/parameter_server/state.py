@@ -276,7 +276,8 @@ class RunState:
                     slot.fill(rule.initial_value(name))
         for shared in self.shared_variables:
             shared.initialize()
-        self.step.assign(tf.constant(0, tf.int64))
+        for counter in (self.step, self.snapshots):
+            counter.assign(tf.constant(0, tf.int64))
 
     def reset_counters(self, new_generations: bool = True) -> None:
         """Resets the counters that are not part of checkpoints.
@@ -293,6 +294,6 @@ class RunState:
             self.generation.assign(tf.constant(first, tf.int64))
         self.worker_steps.fill(0)
         self.joined.fill(0)
-        for each in (*self._finished, *self._reached, self.snapshots):
+        for each in (*self._finished, *self._reached):
             each.fill(0)
         self.updating.assign(tf.constant(0, tf.int64))

@@ -438,7 +438,8 @@ class HybridTrainer:
         if self._checkpoint_dir is None:
             raise ValueError("save needs a HybridTrainer with checkpoint_dir, got None")
         folder, facts = self._checkpoint_dir, self._facts or {}
-        return self._call("saving", checkpoint.save, self.state, folder, facts, self._changes)
+        args = self.state, folder, facts, self._changes, self.averages
+        return self._call("saving", checkpoint.save, *args)
 
     def finish(self) -> None:
         """Ends the part of this process in the run, after its last call of this trainer.
@@ -521,7 +522,7 @@ class HybridTrainer:
         )
         state.write_layout()
         saved = folder and restore.restore_newest(
-            state, folder, self._facts, self._facts_may_differ
+            state, folder, self._facts, self._facts_may_differ, self.averages
         )
         if not saved:
             state.initialize()

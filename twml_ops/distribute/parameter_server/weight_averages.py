@@ -16,65 +16,57 @@ class WeightAverages:
     Leads to Wider Optima and Better Generalization", UAI 2018).
 
     Only the chief calls this. The average of a shard is on its server and takes 4 bytes a weight.
-    It is not part of checkpoints: a run that is restored from one begins a new average.
+    Checkpoints contain averages that are begun.
 
     Args:
-        state: The shared state of the run, which is joined.
+        state: The shared state of the run, whose tables have shards.
+
+    Attributes:
+        count: The number of snapshots, an int64 variable.
+        tables: The average of each shard of each table.
+        dense: The averages of dense weights by the number of the weight in
+            `RunState.dense_weights`.
     """
 
     def __init__(self, state: RunState) -> None:
-        self._count = state.snapshots
-        shared = {id(s.local): s.remote for s in state.shared_variables}
+        self.count = state.snapshots
+        self.tables = [[_mean(shard) for shard in table.shards] for table in state.tables]
+        self.dense: dict[int, Any] = {}
         self._pairs: list[tuple[Any, Any]] = []  # (weight, its average)
-        for table in state.tables:
-            for shard in table.shards:
-                mean = RemoteVariable(f"{shard.name}/mean", shard.shape, tf.float32, shard.device)
-                self._pairs.append((shard, mean))
-        for v in state.trained:
-            remote = shared.get(id(v))
-            if remote is None:  # of the only worker, which has the average as well
-                self._pairs.append((tf_variable(v), None))
-                continue
-            name = f"{remote.name}/mean"
-            mean = RemoteVariable(name, remote.shape, tf.float32, remote.device)
-            self._pairs.append((remote, mean))
+        for table, means in zip(state.tables, self.tables, strict=True):
+            self._pairs += zip(table.shards, means, strict=True)
+        trained = {id(v) for v in state.trained}
+        shared = {id(s.local): s.remote for s in state.shared_variables}
+        for i, v in enumerate(state.dense_weights):
+            if id(v) in trained:
+                weight = shared.get(id(v), tf_variable(v))
+                self.dense[i] = _mean(weight)
+                self._pairs.append((weight, self.dense[i]))
 
     def take(self) -> None:
         """Adds a snapshot of the current weights to the average."""
-        count = int(self._count.numpy()) + 1
-        for i, (weight, mean) in enumerate(self._pairs):
-            if isinstance(weight, RemoteVariable):
-                with tf.device(weight.device):
-                    value = tf.cast(weight.value(), tf.float32)
-                    if count == 1:
-                        tf.raw_ops.AssignVariableOp(resource=mean.handle, value=value)
-                    else:
-                        change = (value - mean.value()) / tf.constant(count, tf.float32)
-                        tf.raw_ops.AssignAddVariableOp(resource=mean.handle, value=change)
-            else:  # a dense weight of the only worker
-                value = tf.cast(weight.read_value(), tf.float32)
-                if mean is None:
-                    self._pairs[i] = weight, tf.Variable(value, trainable=False)
-                elif count == 1:
-                    mean.assign(value)
+        count = int(self.count.numpy()) + 1
+        for weight, mean in self._pairs:
+            with tf.device(weight.device):
+                value = tf.cast(_value(weight), tf.float32)
+                if count == 1:
+                    tf.raw_ops.AssignVariableOp(resource=mean.handle, value=value)
                 else:
-                    mean.assign_add((value - mean) / count)
+                    change = (value - _value(mean)) / tf.constant(count, tf.float32)
+                    tf.raw_ops.AssignAddVariableOp(resource=mean.handle, value=change)
         self._wait()
-        self._count.assign(tf.constant(count, tf.int64))
+        self.count.assign(tf.constant(count, tf.int64))
 
     def use(self) -> None:
         """Puts the average into the weights, if there is one, and begins a new one."""
-        if not int(self._count.numpy()):
+        if not int(self.count.numpy()):
             return
         for weight, mean in self._pairs:
-            if isinstance(weight, RemoteVariable):
-                with tf.device(weight.device):
-                    value = tf.cast(mean.value(), weight.dtype)
-                    tf.raw_ops.AssignVariableOp(resource=weight.handle, value=value)
-            elif mean is not None:
-                weight.assign(tf.cast(mean, weight.dtype))
+            with tf.device(weight.device):
+                value = tf.cast(_value(mean), weight.dtype)
+                tf.raw_ops.AssignVariableOp(resource=weight.handle, value=value)
         self._wait()
-        self._count.assign(tf.constant(0, tf.int64))
+        self.count.assign(tf.constant(0, tf.int64))
 
     def variables(self) -> list[RemoteVariable]:
         """The averages on servers.
@@ -86,6 +78,19 @@ class WeightAverages:
 
     def _wait(self) -> None:
         """Waits for the servers, which run eager ops without outputs later."""
-        for weight, _ in self._pairs:
-            if isinstance(weight, RemoteVariable):
-                weight.wait()
+        for pair in self._pairs:
+            for variable in pair:
+                if isinstance(variable, RemoteVariable):
+                    variable.wait()
+
+
+def _mean(weight: Any) -> Any:
+    """A variable beside a weight, on the same device."""
+    if isinstance(weight, RemoteVariable):
+        return RemoteVariable(f"{weight.name}/mean", weight.shape, tf.float32, weight.device)
+    with tf.device(weight.device):
+        return tf.Variable(tf.zeros(weight.shape), trainable=False)
+
+
+def _value(variable: Any) -> tf.Tensor:
+    return variable.value() if isinstance(variable, RemoteVariable) else variable.read_value()
