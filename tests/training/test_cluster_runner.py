@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import tensorflow as tf
 
@@ -147,3 +148,31 @@ def test_a_cluster_keeps_the_weights_of_the_best_epoch_without_a_refit(libsvm, t
     found = [(loss(y, trained.model(x)), len(y)) for x, y in part.dataset(64)]
     mean = sum(float(a) * n for a, n in found) / sum(n for _, n in found)
     assert mean == pytest.approx(choice["log_loss"], rel=1e-4)
+
+
+@pytest.mark.one_tf
+def test_one_worker_trains_the_weights_of_one_process(tmp_path):
+    rng = np.random.default_rng(0)
+    rows = [(rng.integers(9), rng.integers(7), rng.gamma(2.0)) for _ in range(600)]
+    lines = [f"{int(rng.random() < (a + b) / 16)},a{a},b{b},{x:.3f}" for a, b, x in rows]
+    (tmp_path / "x.csv").write_text("\n".join(["label,site,ad,price", *lines]))
+    data = f"csv:{tmp_path / 'x.csv'}"
+    options = ["--model", "dcn", "--set", "trees=false", "--set", "dropout=0"]
+    options += ["--set", "embedding_dropout=0", "--validation", "random", "--max-epochs", "2"]
+    status, output = chief(data, tmp_path, *options)
+    assert status == 0, output
+    alone = ["--data", data, "--out", str(tmp_path / "alone"), "--batch-size", "16", *options]
+    done = forked.run(["-m", "twml_ops.cli", "train", *alone], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    cluster, process = (TrainedRun(tmp_path / name) for name in ("run", "alone"))
+    weights = [run.model.trainable_variables for run in (cluster, process)]
+    assert len(weights[0]) > 8
+    for got, want in zip(*weights, strict=True):
+        np.testing.assert_allclose(np.asarray(got), np.asarray(want), rtol=0, atol=1e-6)
+    ours, theirs = (
+        json.loads((tmp_path / name / "run.json").read_text()) for name in ("run", "alone")
+    )
+    for name in ("model", "model_options", "batch_size", "learning_rate", "trained_epochs"):
+        assert ours[name] == theirs[name]
+    losses = [facts["epoch_choice"]["log_loss"] for facts in (ours, theirs)]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-5)

@@ -119,8 +119,7 @@ def train(
     learning_rate: Annotated[
         float | None,
         typer.Option(
-            help="Learning rate. In a cluster it decreases linearly to 0. Default: by optimizer "
-            "and model.",
+            help="Learning rate. Default: by optimizer and model.",
             show_default=False,
         ),
     ] = RunConfig.learning_rate,
@@ -129,7 +128,8 @@ def train(
         typer.Option(
             min=1,
             help="Examples in a batch. Default: 256; for the model dcn up to 1024, the more "
-            "examples there are.",
+            "examples there are. In a cluster: of each worker; the default is divided among "
+            "synchronous workers.",
             show_default=False,
         ),
     ] = RunConfig.batch_size,
@@ -138,8 +138,8 @@ def train(
         typer.Option(
             min=1,
             help="Passes over the training data, all of which are used; nothing is stopped early. "
-            f"Default: chosen by early stopping; {DEFAULT_EPOCHS} in a cluster or with peers, "
-            "without validation, or if the validation data would be fewer than 100 examples.",
+            f"Default: chosen by early stopping; {DEFAULT_EPOCHS} with peers, without validation, "
+            "or if the validation data would be fewer than 100 examples.",
             show_default=False,
         ),
     ] = RunConfig.epochs,

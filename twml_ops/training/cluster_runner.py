@@ -6,7 +6,6 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import tensorflow as tf
@@ -41,7 +40,7 @@ from twml_ops.training.results import (
     LossPoint,
     SpeedComparison,
 )
-from twml_ops.training.runners import Monitored
+from twml_ops.training.runners import STEPS_PER_EXECUTION, Monitored
 from twml_ops.training.sources import LARGE_BATCH_SIZE
 
 
@@ -53,7 +52,6 @@ class ClusterRunner:
         config: configuration of the training, with a learning rate.
         parts: the training data in two parts; None: there are no validation data.
         final: whether this trains the model of the run. Otherwise `fit` returns no model.
-        folder: folder to which the results of the evaluator are copied.
         reporter: is told what happens.
     """
 
@@ -63,11 +61,10 @@ class ClusterRunner:
         config: RunConfig,
         parts: TrainingParts | None,
         final: bool,
-        folder: Path,
         reporter: Reporter,
     ) -> None:
         self._stages, self._config, self._parts = stages, config, parts
-        self._final, self._folder, self._reporter = final, folder, reporter
+        self._final, self._reporter = final, reporter
         self._number = stages.next_number()
 
     def build(self, make_model: Callable[[], tf.keras.Model]) -> ChiefBuiltModel:
@@ -153,17 +150,22 @@ class ClusterRunner:
         points: list[LossPoint] = []
         steps, first = training.steps, (number - 1) * training.steps
         record = self._recorder(training, number, points)
-        trainer = training.trainer
+        trainer = training.joined()
         if self._final and number == 1 and fits_one_process(model.count_params()):
             record = _both(record, self._compare_speeds(training, history, model))
-        taken = 0
+
+        def due(step: int) -> int:  # as `WeightAveraging`, at the same steps as in one process
+            done = step - first
+            done = steps if done >= steps else done // STEPS_PER_EXECUTION * STEPS_PER_EXECUTION
+            return max(0, math.floor(SNAPSHOTS * (done - steps / 2) / (steps - steps / 2)))
+
+        taken = due(trainer.steps_done())
 
         def on_step(step: int, loss: Any) -> None:
             nonlocal taken
             record(step, loss)
-            due = math.floor(SNAPSHOTS * (step - first - steps / 2) / (steps - steps / 2))
-            if due > taken:
-                taken = due
+            if due(step) > taken:
+                taken = due(step)
                 trainer.take_snapshot()
 
         start = time.perf_counter()
@@ -206,7 +208,7 @@ class ClusterRunner:
                 for line in lines
                 if line["log_loss"] is not None
             ]
-        copy_evaluations(folder, self._folder)
+        copy_evaluations(folder, self._stages.folder)
 
     def _compare_speeds(
         self, training: StageTraining, history: History, model: ChiefBuiltModel

@@ -47,7 +47,6 @@ from twml_ops.training.labels import weighted
 from twml_ops.training.model import make_optimizer
 from twml_ops.training.reporter import Reporter
 from twml_ops.training.results import History
-from twml_ops.training.runners import Runner
 
 END = "end"
 OnStep = Callable[[int, Any], None]
@@ -154,33 +153,6 @@ class ClusterStages:
             self._trained = None
         self._count += 1
         return self._count
-
-    def runner(
-        self,
-        parts: TrainingParts | None,
-        config: RunConfig,
-        log_dir: Path | None,
-        reporter: Reporter,
-        checkpoints: object = None,
-        *,
-        member: int = 0,
-        final: bool = False,
-    ) -> Runner:
-        """The runner of the next stage, on the chief; see `MakeRunner`.
-
-        Args:
-            parts: the training data in two parts; None: there are no validation data.
-            config: configuration of the training, with a learning rate.
-            log_dir: not used: there are no TensorBoard logs of a cluster.
-            reporter: is told what happens.
-            checkpoints: not used: the stages have checkpoints of their own.
-            member: not used: a cluster trains no ensembles.
-            final: whether the model is the one of the run.
-        """
-        from twml_ops.training.cluster_runner import ClusterRunner
-
-        del log_dir, checkpoints, member
-        return ClusterRunner(self, config, parts, final, self.folder, reporter)
 
     def announce(self, number: int, stage: Stage) -> None:
         """Has the other workers take part in a stage, once its model is written.

@@ -230,21 +230,27 @@ def _runners(
     stages: ClusterStages | None, group: PeerGroup | None, parts: TrainingParts | None
 ) -> MakeRunner:
     """Says where the models of a run are trained: in a cluster, with peers, or in this process."""
-    if stages is not None:
-        return partial(stages.runner, parts)
-    if group is None:
+    if stages is None and group is None:
         return local_runner
 
-    def peer_runner(
+    def make_runner(
         config: RunConfig,
         log_dir: Path | None,
         reporter: Reporter,
         checkpoints: RunCheckpoints | None = None,
-        **_: Any,
+        *,
+        member: int = 0,
+        final: bool = False,
     ) -> Runner:
-        return PeerRunner(with_learning_rate(config), log_dir, reporter, checkpoints, group)
+        del member  # there are no ensembles
+        if group is not None:
+            return PeerRunner(with_learning_rate(config), log_dir, reporter, checkpoints, group)
+        from twml_ops.training.cluster_runner import ClusterRunner
 
-    return peer_runner
+        assert stages is not None
+        return ClusterRunner(stages, config, parts, final, reporter)
+
+    return make_runner
 
 
 def _opened(

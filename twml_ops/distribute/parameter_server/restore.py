@@ -231,8 +231,8 @@ class _Chain:
         """Reads a tensor of one of the servers that wrote the checkpoint, with its changes."""
         file = server_file(server, self.servers)
         if name.endswith(MEAN):  # which is whole
-            (value,) = self.values(file, [name], [dtype])
-            return value
+            (mean,) = self.values(file, [name], [dtype])
+            return mean
         value: Any = None
         for each in self._chain:
             if name not in each.manifest.values[SHARDS]["by_rows"]:

@@ -259,7 +259,7 @@ class HybridTrainer:
             steps: Steps of all workers together, including the steps of previous calls and of the
                 restored checkpoint. A synchronous step of all workers counts once.
             on_step: Called after each call of `steps_per_execution` steps of this process, with the
-                run's step and the mean of their losses.
+                run's step and the mean of their losses, before a checkpoint of this step.
             begin: The step of the run to which the first batch of the dataset belongs; None: the
                 `steps` of the call before, or 0.
             save_last: Whether a checkpoint is written after the last step.
@@ -282,7 +282,7 @@ class HybridTrainer:
         if self.model is None:
             self.build(batches.first())
         last = steps if save_last else None
-        done = int(self._call("reading the step", self.state.step.numpy))
+        done = self.steps_done()
         if done < steps:
             batches.seek(self._position(done - begin))
         own_steps, own_calls, start = 0, 0, 0.0
@@ -304,7 +304,7 @@ class HybridTrainer:
                 ahead = len(next_group)
             result = self._run_steps(done, group, prefetched, next_group)
             if result is None:  # a new generation of queues, in which the step may be another one
-                before, done = done, int(self._call("reading the step", self.state.step.numpy))
+                before, done = done, self.steps_done()
                 self._save_if_due(before, done, last)
                 if done != before and done < steps:
                     batches.seek(self._position(done - begin))
@@ -314,16 +314,27 @@ class HybridTrainer:
             before, done = done, step
             own_steps += count
             own_calls += 1
-            self._save_if_due(before, done, last)
             losses = [*losses, *found.tolist()][-_MAX_LOSSES:]
             if on_step is not None:
                 on_step(done, found.mean())
+            self._save_if_due(before, done, last)
             if own_calls == 1:
                 start = time.perf_counter()
             if done < steps:
                 self._wait_for_slow_workers(worker_steps)
         seconds = time.perf_counter() - start if own_steps else 0.0
         return FitResult(done, own_steps, losses, seconds)
+
+    def steps_done(self) -> int:
+        """Reads the step of the run, of all workers together; after `build`.
+
+        Returns:
+            The number of steps.
+
+        Raises:
+            ClusterError: A server has ended or does not respond.
+        """
+        return int(self._call("reading the step", self.state.step.numpy))
 
     def wait_for_workers(self, step: int) -> None:
         """Waits until all workers have called this with a step, and `fit` up to it.
