@@ -2,8 +2,10 @@
 
 import json
 import os
+import random
 import re
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -150,13 +152,18 @@ def test_a_cluster_keeps_the_weights_of_the_best_epoch_without_a_refit(libsvm, t
     assert mean == pytest.approx(choice["log_loss"], rel=1e-4)
 
 
-@pytest.mark.one_tf
-def test_one_worker_trains_the_weights_of_one_process(tmp_path):
+def clicks(folder):
+    """A file of 600 examples with two categories and a number."""
     rng = np.random.default_rng(0)
     rows = [(rng.integers(9), rng.integers(7), rng.gamma(2.0)) for _ in range(600)]
     lines = [f"{int(rng.random() < (a + b) / 16)},a{a},b{b},{x:.3f}" for a, b, x in rows]
-    (tmp_path / "x.csv").write_text("\n".join(["label,site,ad,price", *lines]))
-    data = f"csv:{tmp_path / 'x.csv'}"
+    (folder / "x.csv").write_text("\n".join(["label,site,ad,price", *lines]))
+    return f"csv:{folder / 'x.csv'}"
+
+
+@pytest.mark.one_tf
+def test_one_worker_trains_the_weights_of_one_process(tmp_path):
+    data = clicks(tmp_path)
     options = ["--model", "dcn", "--set", "trees=false", "--set", "dropout=0"]
     options += ["--set", "embedding_dropout=0", "--validation", "random", "--max-epochs", "2"]
     status, output = chief(data, tmp_path, *options)
@@ -176,3 +183,33 @@ def test_one_worker_trains_the_weights_of_one_process(tmp_path):
         assert ours[name] == theirs[name]
     losses = [facts["epoch_choice"]["log_loss"] for facts in (ours, theirs)]
     assert losses[0] == pytest.approx(losses[1], rel=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", ["async", "sync"])
+def test_a_cluster_whose_processes_are_killed_still_writes_its_run(mode, tmp_path):
+    """At the ends of five epochs, of early stopping, the second model or the refit."""
+    out, rng, killed, lines = tmp_path / "run", random.Random(mode), 0, []
+    options = ["--out", str(out), "--mode", mode, "--checkpoint-every", "5", "--timeout", "60"]
+    options += ["--validation", "random", "--batch-size", "32", "--debug"]
+    command = _child.command("twml_ops.cli", "launch", "--ps", "2", "--workers", "2", "--")
+    process = subprocess.Popen(
+        [*command, "train", "--data", clicks(tmp_path), *options],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    for line in process.stdout:
+        lines.append(line)
+        if line.startswith("[worker 0] epoch ") and killed < 5:
+            children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text()
+            os.kill(int(rng.choice(children.split())), signal.SIGKILL)
+            killed += 1
+    assert process.wait() == 0, lines[-40:]
+    assert killed == 5
+    facts = json.loads((out / "run.json").read_text())
+    assert facts["trained_epochs"] == facts["epoch_choice"]["epochs"]
+    assert len(facts["model_choice"]["trials"]) == 2
+    assert json.loads((out / "metrics.json").read_text())["auc"] > 0.7
+    assert not out.with_name("run.checkpoints").exists()

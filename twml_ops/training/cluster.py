@@ -18,6 +18,7 @@ from twml_ops.training.errors import UserError
 
 STAGES = "stages"  # the beginning of the name of their folder
 EVALUATIONS = "evaluations.jsonl"
+START_KEY = "cluster_start"  # in run.json: the id of the start of the cluster
 
 
 def check_cluster(config: RunConfig) -> None:

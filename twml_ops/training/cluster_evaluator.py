@@ -16,7 +16,7 @@ from twml_ops.analysis import scoring
 from twml_ops.checkpoint import CheckpointReader
 from twml_ops.checkpoint.facts import FACTS
 from twml_ops.data import original_errors
-from twml_ops.distribute import iter_checkpoints
+from twml_ops.distribute import exit_on_cluster_error, iter_checkpoints
 from twml_ops.training.cluster import (
     EVALUATIONS,
     check_one_label,
@@ -97,9 +97,9 @@ def evaluate_checkpoints(
         config.data, config.eval, schema_file=config.schema_file, uses=config.uses
     )
     check_one_label(train.schema.labels)
-    with original_errors(train, held_out):
+    with original_errors(train, held_out), exit_on_cluster_error():
         number = 1
-        while not (found := stages.decisions.wait(f"stage-{number}")).get("final"):
+        while not (found := stages.wait_for(number)).get("final"):
             if END in found:
                 return
             number += 1

@@ -32,6 +32,7 @@ from twml_ops.distribute import (
 )
 from twml_ops.distribute.parameter_server.checkpoint import manager_of
 from twml_ops.training.cluster import (
+    START_KEY,
     WorkerData,
     checkpoint_dir,
     cluster_options,
@@ -47,6 +48,7 @@ from twml_ops.training.labels import weighted
 from twml_ops.training.model import make_optimizer
 from twml_ops.training.reporter import Reporter
 from twml_ops.training.results import History
+from twml_ops.training.run_folder import is_run, read_run
 
 END = "end"
 OnStep = Callable[[int, Any], None]
@@ -175,6 +177,28 @@ class ClusterStages:
         self._trained = StageTraining(self, number, stage, model, train, self._resume)
         return self._trained
 
+    def wait_for(self, number: int) -> dict[str, Any]:
+        """Waits until the chief announces a stage, in another process than the chief.
+
+        Args:
+            number: the number of the stage.
+
+        Returns:
+            The stage as JSON has it, or what has the key `END` if the run has ended.
+
+        Raises:
+            ClusterError: the chief has not written a heartbeat for the timeout, and has not
+                finished the run.
+        """
+        try:
+            found: dict[str, Any] = self.decisions.wait(f"stage-{number}")
+        except ClusterError:
+            # The finished run has no stages, and this process may have been restarted after it.
+            if is_run(self.out) and read_run(self.out).get(START_KEY) == self.cluster.start_id:
+                return {END: True}
+            raise
+        return found
+
     def follow(self, data: Source, parts: TrainingParts | None) -> NoReturn:
         """Takes part in all stages of the run, as a worker that is not the chief.
 
@@ -185,7 +209,7 @@ class ClusterStages:
             parts: the same in two parts; None: there are no validation data.
         """
         with exit_on_cluster_error():
-            while END not in (found := self.decisions.wait(f"stage-{self._count + 1}")):
+            while END not in (found := self.wait_for(self._count + 1)):
                 self._count += 1
                 stage = Stage.from_json(found)
                 if stage.part == "fit" and parts is None:

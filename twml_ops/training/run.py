@@ -21,6 +21,7 @@ from twml_ops.data import Schema, Source, TrainingParts, original_errors
 from twml_ops.peers import PeerGroup
 from twml_ops.training.checkpoints import RunCheckpoints
 from twml_ops.training.cluster import (
+    START_KEY,
     check_one_label,
     differences_of_peers,
     with_shared_batch,
@@ -218,6 +219,7 @@ def train(
                 None if eval_is_given else holdout,
                 command,
                 from_objects,
+                stages.cluster.start_id if stages else None,
             ),
             epoch_choice=choice,
             known=known,
@@ -281,6 +283,7 @@ def training_facts(
     holdout: Holdout | None = None,
     command: str = "",
     from_objects: bool = False,
+    cluster_start: str | None = None,
 ) -> dict[str, Any]:
     """The content of run.json for a training run: what is needed to repeat and to reopen it.
 
@@ -299,11 +302,13 @@ def training_facts(
         holdout: how the evaluation data were held out of the data; None: they were given.
         command: the command that repeats the run, if there is one.
         from_objects: whether the data were objects in memory, which nothing can open again.
+        cluster_start: id of the start of the cluster that has trained; None: there was none.
     """
     return {
         FORMAT_KEY: FORMAT,
         **config.to_json(),
         "from_objects": from_objects,
+        START_KEY: cluster_start,
         "holdout": holdout,
         "train_source": train[0],
         "eval_source": evaluation[0],
