@@ -66,7 +66,7 @@ def loss(every: int, seed: int) -> float:
     config = dataclasses.replace(RunConfig("flights", model="sparse_mlp"), seed=seed)
     source, held_out = open_pair(config.data, None)
     layout = models.layout_of(sparse_mlp)
-    steps = -(-source.num_examples() // config.batch_size)
+    steps = -(-source.num_examples() // config.fixed_batch_size)
     rate = learning_rate_of(config.optimizer, config.model)
     trainer = HybridTrainer(
         lambda: model_maker(config)(source),
@@ -78,7 +78,8 @@ def loss(every: int, seed: int) -> float:
         steps_per_execution=TOGETHER,
     )
     trainer.fit(
-        lambda _: source.dataset(config.batch_size, shuffle=True, seed=seed, layout=layout), steps
+        lambda _: source.dataset(config.fixed_batch_size, shuffle=True, seed=seed, layout=layout),
+        steps,
     )
     return trainer.evaluate(held_out.dataset(EVALUATION_BATCH, layout=layout))["loss"]
 

@@ -56,7 +56,7 @@ def flights(steps: int) -> Training:
     rate = learning_rate_of(config.optimizer, config.model)
 
     def batches(worker: int) -> tf.data.Dataset:
-        size, seed = config.batch_size, config.seed + worker
+        size, seed = config.fixed_batch_size, config.seed + worker
         return source.dataset(size, shuffle=True, seed=seed, layout=layout).repeat()
 
     return Training(
