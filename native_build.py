@@ -62,6 +62,11 @@ def sources(root: Path, folder: str, patterns: str) -> list[Path]:
 SANITIZER_FLAGS: dict[str, list[str]] = {
     "address": ["-fsanitize=address,undefined", "-fno-sanitize-recover"],
     "thread": ["-fsanitize=thread"],
+    # Of clang. A number that does not fit into the integer that it becomes is an error as well.
+    "fuzzer": [
+        "-fsanitize=fuzzer-no-link,address,undefined,float-cast-overflow",
+        "-fno-sanitize-recover",
+    ],
 }
 # With the other checks, gcc rejects some constant expressions of absl.
 TENSORFLOW_SANITIZER_FLAGS = ["-fno-sanitize=undefined", "-fsanitize=signed-integer-overflow,shift"]
@@ -447,11 +452,36 @@ def build_tests(root: Path, checks: Sanitizer = NONE) -> Path | None:
     return run_ninja(root, ninja, name.replace("/", "-"), [f"{name}/run"])[0]
 
 
+def build_fuzzer(root: Path) -> Path:
+    """Builds the program of tests/fuzz, which has all targets, with clang and its sanitizers.
+
+    Raises:
+        RuntimeError: the compiler is not clang.
+    """
+    compiler = os.environ.setdefault("CXX", "clang++")
+    if "clang" not in compiler or shutil.which(compiler.split()[-1]) is None:
+        raise RuntimeError(
+            f"libFuzzer needs clang, got CXX={compiler!r}; on Debian or Ubuntu: apt-get install clang"
+        )
+    checks = Sanitizer("fuzzer")
+    ninja = NinjaFile(root, checks.name)
+    core = core_objects(ninja, root, checks)
+    flags = [*TARGETS["COPTS"], f"-I{root}", *checks.flags]
+    found = sorted((root / "tests" / "fuzz").glob("*.cc"))
+    targets = [ninja.compile(source, "fuzzer/targets", flags) for source in found]
+    link_flags = ["-pthread", *checks.flags, "-fsanitize=fuzzer"]
+    ninja.link("fuzzer/run", [*targets, *core], link_flags)
+    return run_ninja(root, ninja, "fuzzer", ["fuzzer/run"])[0]
+
+
 def main(arguments: list[str]) -> int:
-    """Builds the libraries ("core": those without TensorFlow), or runs the C++ tests ("test")."""
-    if arguments not in ([], ["core"], ["test"]):
-        print("usage: python native_build.py [core | test]", file=sys.stderr)
+    """Builds the libraries, or those without TensorFlow, or the fuzz targets; or tests the core."""
+    if arguments not in ([], ["core"], ["fuzzer"], ["test"]):
+        print("usage: python native_build.py [core | fuzzer | test]", file=sys.stderr)
         return 2
+    if arguments == ["fuzzer"]:
+        print(build_fuzzer(ROOT))
+        return 0
     checks = sanitizer()
     if arguments == ["core"]:
         build(ROOT, checks, [])

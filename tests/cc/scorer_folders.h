@@ -2,10 +2,10 @@
 #ifndef TWML_TESTS_CC_SCORER_FOLDERS_H_
 #define TWML_TESTS_CC_SCORER_FOLDERS_H_
 
-#include <gtest/gtest.h>
 #include <stdlib.h>
 
 #include <cstdint>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <map>
