@@ -64,6 +64,7 @@ void PackCodes(const uint8_t* codes, int64_t n, int bits, uint8_t* out) {
 }
 
 void UnpackCodes(const uint8_t* from, int64_t n, int bits, uint8_t* codes) {
+  if (n == 0) return;
   if (bits == 8) {
     std::memcpy(codes, from, n);
     return;
