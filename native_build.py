@@ -62,13 +62,10 @@ def sources(root: Path, folder: str, patterns: str) -> list[Path]:
 SANITIZER_FLAGS: dict[str, list[str]] = {
     "address": ["-fsanitize=address,undefined", "-fno-sanitize-recover"],
     "thread": ["-fsanitize=thread"],
-    # Of clang. A number that does not fit into the integer that it becomes is an error as well. The
-    # vectors of AVX-512 on the stack need an alignment of 64 bytes; its default is 32.
+    # Of clang. A number that does not fit into the integer that it becomes is an error as well.
     "fuzzer": [
         "-fsanitize=fuzzer-no-link,address,undefined,float-cast-overflow",
         "-fno-sanitize-recover",
-        "-mllvm",
-        "-asan-realign-stack=64",
     ],
 }
 # With the other checks, gcc rejects some constant expressions of absl.

@@ -6,6 +6,7 @@ protocols.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
@@ -103,7 +104,7 @@ def to_table(data: Any, names: Collection[str] | None = None) -> pa.Table:
                 f"Found array with 0 {what}(s) (shape={shape}) while a minimum of 1 is required."
             )
     found = table.column_names
-    if twice := sorted({n for n in found if found.count(n) > 1}):
+    if twice := sorted(n for n, count in Counter(found).items() if count > 1):
         raise ValueError(f"{name_of(data)} has several columns with the name {', '.join(twice)}")
     return table
 

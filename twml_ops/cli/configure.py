@@ -147,7 +147,7 @@ def _read(file: Path) -> dict[str, Any]:
         values = json.loads(path.read_text(encoding="utf-8"))
     except OSError as e:
         raise UserError(f"--config {path}: {e.strerror}") from e
-    except ValueError as e:
+    except (ValueError, RecursionError) as e:
         raise UserError(f"--config {path}: is not JSON: {e}") from e
     if not isinstance(values, dict):
         raise UserError(f"--config {path}: expected an object, got {type(values).__name__}")

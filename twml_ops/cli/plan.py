@@ -454,7 +454,7 @@ def read_costs(path: Path) -> CpuCosts:
         return CpuCosts.from_json(content["microseconds"])
     except OSError as e:
         raise UserError(f"--costs: {path}: {e.strerror}") from e
-    except (ValueError, KeyError, TypeError) as e:
+    except (ValueError, KeyError, TypeError, RecursionError) as e:
         raise UserError(f"--costs: {path} is not a file of --out-costs: {e}") from e
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import errno
+import reprlib
 import resource
+from typing import Any
 
 
 class DataError(ValueError):
@@ -23,6 +25,18 @@ def quote(raw: bytes | str, limit: int = 40) -> str:
     """`raw` as it can be shown inside a one-line message, cut to `limit` characters."""
     text = raw.decode("utf-8", "replace") if isinstance(raw, bytes) else raw
     return repr(text if len(text) <= limit else text[:limit] + "...")
+
+
+_SHORT = reprlib.Repr()
+_SHORT.maxlevel, _SHORT.maxstring, _SHORT.maxother, _SHORT.maxlong = 2, 80, 80, 80
+
+
+def shown(value: Any) -> str:
+    """A value of a file as it can be shown inside a message, cut.
+
+    A YAML file of 300 bytes can hold a value whose text has gigabytes.
+    """
+    return _SHORT.repr(value)
 
 
 def cannot_read(path: str, error: Exception, otherwise: str = "cannot be read") -> DataError:

@@ -6,6 +6,7 @@ may have any order.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 import numpy as np
@@ -21,6 +22,7 @@ from twml_ops.data.text import Chunk, TextSource
 _NEGATIVE = ["0", "-1", "0.0", "-1.0", "-0"]
 _POSITIVE = ["1", "+1", "1.0", "+1.0"]
 _LABELS = pa.array(_NEGATIVE + _POSITIVE)
+_HEXADECIMAL = re.compile(rb"[xX]")
 _INDEX = r"^[0-9]{1,18}$"
 _NUMBER = r"^-?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?$"
 
@@ -86,6 +88,8 @@ class LibsvmSource(TextSource):
         indices, numbers = parts.take(pa.array(first)), parts.take(pa.array(first + 1))
         if pc.any(pc.starts_with(numbers, "+")).as_py():  # Arrow reads no leading plus
             numbers = pc.replace_substring_regex(numbers, r"^\+([0-9.])", r"\1")
+        if _HEXADECIMAL.search(indices.buffers()[2] or b""):  # Arrow reads 0x10 as 16
+            _check(_matches(indices, _INDEX), entries, "the index must be an integer >= 1", where)
         try:
             ids = indices.cast(pa.int64()).to_numpy() - 1
             values = numbers.cast(pa.float32()).to_numpy()

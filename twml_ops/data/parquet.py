@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import base64
 import dataclasses
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -237,7 +238,7 @@ def _written_dictionaries(footer: parquet.FileMetaData) -> set[str]:
 
 def _column_names(path: str, footer: parquet.FileMetaData) -> list[str]:
     names: list[str] = footer.schema.to_arrow_schema().names
-    if twice := sorted({n for n in names if names.count(n) > 1}):
+    if twice := sorted(n for n, count in Counter(names).items() if count > 1):
         raise DataError(f"{path}: has several columns with the name {', '.join(twice)}")
     return names
 

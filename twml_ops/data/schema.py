@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple
 
 from twml_ops._category_hash import VERSION
+from twml_ops.data.errors import shown
 
 Kind = Literal["continuous", "categorical", "bag", "sparse"]
 SPARSE_IDS, SPARSE_VALUES = "ids", "values"  # the columns of raw sparse features
@@ -101,12 +103,12 @@ class Schema:
             )
         if self.hash_version != VERSION:
             raise ValueError(
-                f"hash_version must be {VERSION}, got {self.hash_version!r}: this version of the "
+                f"hash_version must be {VERSION}, got {shown(self.hash_version)}: this version of the "
                 "package cannot compute these ids of categories; train the model anew"
             )
         names = [*self.continuous, *self.categorical, *self.labels, *self.bag_weights.values()]
         names += self.times
-        twice = sorted({n for n in names if names.count(n) > 1})
+        twice = sorted(n for n, count in Counter(names).items() if count > 1)
         if twice:
             raise ValueError(f"columns must have one use each in a schema, got {twice} twice")
         for what, unknown in (

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from twml_ops._category_hash import VERSION
-from twml_ops.data.errors import DataError, one_line
+from twml_ops.data.errors import DataError, one_line, shown
 from twml_ops.data.infer import Finding
 from twml_ops.data.schema import SPARSE_IDS, TIME_PARTS, TIME_UNITS, Kind, Schema
 
@@ -93,7 +93,7 @@ def schema_from_dict(content: Any, where: str) -> Schema:
             continue
         if kind not in names:
             raise DataError(
-                f"{at}: kind must be one of {', '.join(names)}, {_TIME}, {_DROPPED}, got {kind!r}"
+                f"{at}: kind must be one of {', '.join(names)}, {_TIME}, {_DROPPED}, got {shown(kind)}"
             )
         for key in ("features", "unit"):
             if key in entry:
@@ -116,14 +116,14 @@ def schema_from_dict(content: Any, where: str) -> Schema:
             if name != SPARSE_IDS or not isinstance(dim, int) or dim < 1:
                 raise DataError(
                     f"{at}: a sparse feature must be called {SPARSE_IDS} and have a `dim` of at "
-                    f"least 1, got {name} and {dim!r}"
+                    f"least 1, got {name} and {shown(dim)}"
                 )
         elif "dim" in entry:
             raise DataError(f"{at}: only a sparse feature has a `dim`, {name} is {kind}")
     labels = content.get("labels", ["label"])
     labels = [labels] if isinstance(labels, str) else labels
     if not isinstance(labels, list) or not all(isinstance(n, str) for n in labels):
-        raise DataError(f"{where}: `labels` must be a list of names, got {labels!r}")
+        raise DataError(f"{where}: `labels` must be a list of names, got {shown(labels)}")
     if not labels:
         raise DataError(f"{where}: `labels` must name at least one column, got none")
     one_name: dict[str, Any] = {
@@ -131,9 +131,11 @@ def schema_from_dict(content: Any, where: str) -> Schema:
     }
     day_first = content.get("day_first", False)
     if not isinstance(day_first, bool):
-        raise DataError(f"{where}: `day_first` must be true or false, got {day_first!r}")
+        raise DataError(f"{where}: `day_first` must be true or false, got {shown(day_first)}")
     version = content.get("hash_version", VERSION)
     positive = content.get("positive", f"the label is {one_name.get('positive_label', 1)}")
+    if isinstance(positive, list | dict):
+        raise DataError(f"{where}: `positive` must be text, got {shown(positive)}")
     try:
         return Schema(
             tuple(names["continuous"]),
@@ -159,12 +161,12 @@ def _parts(entry: Mapping[str, Any], name: str, at: str) -> list[str]:
     if not isinstance(parts, list) or not all(part in TIME_PARTS for part in parts):
         raise DataError(
             f"{at}: the `features` of {name} must be a list of {', '.join(TIME_PARTS)}, got "
-            f"{parts!r}"
+            f"{shown(parts)}"
         )
     unit = entry.get("unit", TIME_UNITS[0])
     if unit not in TIME_UNITS:
         raise DataError(
-            f"{at}: the `unit` of {name} must be one of {', '.join(TIME_UNITS)}, got {unit!r}"
+            f"{at}: the `unit` of {name} must be one of {', '.join(TIME_UNITS)}, got {shown(unit)}"
         )
     return parts
 
@@ -245,7 +247,7 @@ def _yaml() -> Any:
 
 def _mapping(content: Any, known: tuple[str, ...], where: str) -> Mapping[str, Any]:
     if not isinstance(content, Mapping):
-        raise DataError(f"{where}: expected a mapping with {', '.join(known)}, got {content!r}")
+        raise DataError(f"{where}: expected a mapping with {', '.join(known)}, got {shown(content)}")
     unknown = [str(key) for key in content if key not in known]
     if unknown:
         raise DataError(f"{where}: unknown {', '.join(unknown)}, expected {', '.join(known)}")
@@ -255,5 +257,5 @@ def _mapping(content: Any, known: tuple[str, ...], where: str) -> Mapping[str, A
 def _text(content: Mapping[str, Any], key: str, where: str) -> str:
     value = content.get(key)
     if not isinstance(value, str):
-        raise DataError(f"{where}: `{key}` must be text, got {value!r}")
+        raise DataError(f"{where}: `{key}` must be text, got {shown(value)}")
     return value

@@ -143,12 +143,36 @@ def version_folders(folder: Path) -> list[Path]:
 
 
 def base_name(folder: Path) -> str | None:
-    """The name of the folder of which a scorer has the changed rows; None if it is whole."""
+    """The name of the folder of which a scorer has the changed rows; None if it is whole.
+
+    Raises:
+        ValueError: its program is damaged.
+    """
     try:
-        program = json.loads((folder / PROGRAM_FILE).read_text())
+        return _base_of(_read_program(folder))
     except FileNotFoundError:
         return None
-    return program["base"]["folder"] if "base" in program else None
+
+
+def _read_program(folder: Path) -> dict[str, Any]:
+    path = folder / PROGRAM_FILE
+    try:
+        program = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as e:
+        raise ValueError(f"{path}: is damaged: {e}") from e
+    if not isinstance(program, dict):
+        raise ValueError(f"{path}: must be an object, got {type(program).__name__}")
+    return program
+
+
+def _base_of(program: Mapping[str, Any]) -> str | None:
+    if "base" not in program:
+        return None
+    base = program["base"]
+    name = base.get("folder") if isinstance(base, dict) else None
+    if not isinstance(name, str):
+        raise ValueError('"base" of a scorer must have the name of a folder')
+    return name
 
 
 class EarlierScorer:
@@ -164,16 +188,16 @@ class EarlierScorer:
 
     Raises:
         FileNotFoundError: it is no scorer.
-        ValueError: it is in another parent folder, is `folder`, or has no fingerprint.
+        ValueError: it is damaged, in another parent folder, is `folder`, or has no fingerprint.
     """
 
     def __init__(self, path: Path, folder: Path) -> None:
         self._path = path.resolve()
-        self._program = program = json.loads((self._path / PROGRAM_FILE).read_text())
+        self._program = program = _read_program(self._path)
         self.whole = self._path
-        if "base" in program:
-            self.whole = self._path.parent / program["base"]["folder"]
-            program = json.loads((self.whole / PROGRAM_FILE).read_text())
+        if name := _base_of(program):
+            self.whole = self._path.parent / name
+            program = _read_program(self.whole)
         parent = folder.resolve().parent
         if self.whole.parent != parent or self.whole == folder.resolve():
             raise ValueError(f"base must be another folder in {parent}, got {self.whole}")

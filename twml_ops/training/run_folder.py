@@ -36,7 +36,7 @@ def is_run(folder: Path) -> bool:
     """Whether `folder` is a finished run: run.json, the last file written, is valid."""
     try:
         return bool(json.loads((folder / RUN_FILE).read_text())[FORMAT_KEY] == FORMAT)
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return False
 
 

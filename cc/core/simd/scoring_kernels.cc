@@ -31,11 +31,11 @@ inline Vec LoadFirst(const float* p, int64_t n) {
 
 inline void StoreFirst(Vec v, float* p, int64_t n) {
   if (n >= kLanes) {
-    VecAt(p) = v;
+    StoreVec(v, p);
     return;
   }
   float items[kLanes];
-  VecAt(items) = v;
+  StoreVec(v, items);
   for (int64_t i = 0; i < n; ++i) p[i] = items[i];
 }
 
@@ -88,7 +88,7 @@ inline Vec Tanh(Vec x) {
 template <class Function>
 inline Vec Each(Vec x, Function function) {
   float items[kLanes];
-  VecAt(items) = x;
+  StoreVec(x, items);
   for (int i = 0; i < kLanes; ++i) items[i] = function(items[i]);
   return VecAt(items);
 }
@@ -119,7 +119,7 @@ inline Vec Activate(Activation activation, Vec x) {
 
 inline float AddLanes(Vec v) {
   float items[kLanes];
-  VecAt(items) = v;
+  StoreVec(v, items);
   for (int half = kLanes / 2; half > 0; half /= 2) {
     for (int i = 0; i < half; ++i) items[i] += items[i + half];
   }
@@ -282,7 +282,7 @@ __attribute__((always_inline)) inline void SumInt8Block(const int8_t* table, con
       sums[v] += factor * LoadBytes(row + v * kLanes);
     }
   }
-  for (int v = 0; v < kVecs; ++v) VecAt(out + v * kLanes) = sums[v];
+  for (int v = 0; v < kVecs; ++v) StoreVec(sums[v], out + v * kLanes);
 }
 
 // Rows that are narrower than a vector.
@@ -373,8 +373,8 @@ __attribute__((always_inline)) inline void SumCodesBlock(const uint8_t* rows, in
     }
   }
   for (int v = 0; v < kVecs; ++v) {
-    VecAt(out + v * kLanes) = sums[v] + offsets;
-    if (kBits == 4) VecAt(high + v * kLanes) = high_sums[v] + offsets;
+    StoreVec(sums[v] + offsets, out + v * kLanes);
+    if (kBits == 4) StoreVec(high_sums[v] + offsets, high + v * kLanes);
   }
 }
 
