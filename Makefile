@@ -28,7 +28,7 @@ NATIVE = $(wildcard cc/core/*.cc cc/core/*.h cc/core/scorer/*.cc cc/core/scorer/
 # Make must not delete stamp files of intermediate targets.
 .SECONDARY:
 
-.PHONY: help tensorflows setup train test test-cc test-aarch64 test-asan test-tsan test-cc-asan test-cc-tsan test-ops-asan test-slow test-smoke test-fake-gpu test-gpu test-gpu-check test-nvcc gpu-proof test-tpu lint format bench bench-gpu quality cuda-library cuda-wheel wheel test-wheel release stubs docs bazel clean
+.PHONY: help tensorflows setup train test test-cc test-aarch64 test-asan test-tsan test-cc-asan test-cc-tsan test-ops-asan test-slow test-smoke test-fake-gpu test-gpu test-gpu-check test-nvcc gpu-proof test-tpu fuzz fuzz-coverage lint format bench bench-gpu quality cuda-library cuda-wheel wheel test-wheel release stubs docs bazel clean
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / { printf "make %-14s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 	@echo "TF=2.15 selects the TensorFlow version of a target, TEST_TFS=2.21 the TensorFlow versions of
@@ -144,6 +144,20 @@ IN_ONE_THREAD = HostilePrograms.*:ScorerFolders.Damaged*:QuantizeRows.AnyBytes*:
 test-cc-tsan: .venv/tf-$(TF)/.built
 	GTEST_FILTER='-$(IN_ONE_THREAD)' TWML_OPS_SANITIZE=thread .venv/tf-$(TF)/bin/python native_build.py test
 
+# Needs Debian's clang. Inputs that reach new code are kept in build/fuzz, so that the next run continues.
+# FUZZ_SECONDS is the time of each target of C++, and a sixth of that of the ops and of the readers; FUZZ has names of targets.
+FUZZ_SECONDS ?= 10
+fuzz: .venv/tf-$(TF)/.built ## try changed inputs of the C++ core, the ops and the readers
+	.venv/tf-$(TF)/bin/python native_build.py fuzzer
+	.venv/tf-$(TF)/bin/python tests/fuzz/run.py --seconds $(FUZZ_SECONDS) $(FUZZ)
+	.venv/tf-$(TF)/bin/python -m tests.fuzz.ops --seconds $$((6 * $(FUZZ_SECONDS)))
+	.venv/tf-$(TF)/bin/python -m tests.fuzz.readers --seconds $$((6 * $(FUZZ_SECONDS)))
+
+# Needs Debian's clang and llvm, and inputs that `make fuzz` has kept.
+fuzz-coverage: .venv/tf-$(TF)/.built ## report which code of the core the kept inputs reach
+	.venv/tf-$(TF)/bin/python native_build.py fuzzer-coverage
+	.venv/tf-$(TF)/bin/python tests/fuzz/run.py --coverage
+
 # Child processes import the package from the current folder.
 test-ops-asan: .venv/tf-$(TF)/.built
 	TWML_OPS_SANITIZE=address .venv/tf-$(TF)/bin/python native_build.py
@@ -242,7 +256,7 @@ test-tpu: .venv/tpu/.built ## compile the models for TPUs
 test-gpu-check: .venv/gpu-check/.built ## compile the models for GPUs
 	.venv/gpu-check/bin/python -m pytest tests/tpu/test_gpu_check.py
 
-CC_FILES = $(shell git ls-files 'cc/*.cc' 'cc/*.cu' 'cc/*.h' 'examples/*.c' 'examples/*.cc' 'python/*.cc' 'python/*.h' 'tests/cc/*.cc' 'tests/cuda/*.cc' 'tests/cuda/*.h' 'twml_ops/include/*.h')
+CC_FILES = $(shell git ls-files 'cc/*.cc' 'cc/*.cu' 'cc/*.h' 'examples/*.c' 'examples/*.cc' 'python/*.cc' 'python/*.h' 'tests/cc/*.cc' 'tests/cuda/*.cc' 'tests/cuda/*.h' 'tests/fuzz/*.cc' 'tests/fuzz/*.h' 'twml_ops/include/*.h')
 
 lint: .venv/lint/.installed ## run linters, type checker and format check
 	.venv/lint/bin/ruff check .

@@ -62,10 +62,18 @@ def sources(root: Path, folder: str, patterns: str) -> list[Path]:
 SANITIZER_FLAGS: dict[str, list[str]] = {
     "address": ["-fsanitize=address,undefined", "-fno-sanitize-recover"],
     "thread": ["-fsanitize=thread"],
-    # Of clang. A number that does not fit into the integer that it becomes is an error as well.
+}
+# The flags of clang for the fuzz targets, and for a report of what they cover. In the first, a
+# number that does not fit into the integer that it becomes is an error as well.
+FUZZER_FLAGS: dict[str, list[str]] = {
     "fuzzer": [
         "-fsanitize=fuzzer-no-link,address,undefined,float-cast-overflow",
         "-fno-sanitize-recover",
+    ],
+    "fuzzer-coverage": [
+        "-fsanitize=fuzzer-no-link",
+        "-fprofile-instr-generate",
+        "-fcoverage-mapping",
     ],
 }
 # With the other checks, gcc rejects some constant expressions of absl.
@@ -77,7 +85,7 @@ class Sanitizer:
     """The sanitizer that objects are compiled with. The default is none.
 
     Attributes:
-        name: a key of SANITIZER_FLAGS, or an empty string for none.
+        name: a key of SANITIZER_FLAGS or FUZZER_FLAGS, or an empty string for none.
     """
 
     name: str = ""
@@ -86,7 +94,8 @@ class Sanitizer:
     def flags(self) -> list[str]:
         """The compile and link flags."""
         # Line numbers suffice for reports, and take a third of the compile time less than -g.
-        return ["-O1", "-g1", *SANITIZER_FLAGS[self.name]] if self.name else []
+        known = {**SANITIZER_FLAGS, **FUZZER_FLAGS}
+        return ["-O1", "-g1", *known[self.name]] if self.name else []
 
     @property
     def prefix(self) -> str:
@@ -452,8 +461,12 @@ def build_tests(root: Path, checks: Sanitizer = NONE) -> Path | None:
     return run_ninja(root, ninja, name.replace("/", "-"), [f"{name}/run"])[0]
 
 
-def build_fuzzer(root: Path) -> Path:
-    """Builds the program of tests/fuzz, which has all targets, with clang and its sanitizers.
+def build_fuzzer(root: Path, name: str = "fuzzer") -> Path:
+    """Builds the program of tests/fuzz, which has all targets, with clang.
+
+    Args:
+        root: the root of the repository.
+        name: a key of FUZZER_FLAGS.
 
     Raises:
         RuntimeError: the compiler is not clang.
@@ -463,24 +476,25 @@ def build_fuzzer(root: Path) -> Path:
         raise RuntimeError(
             f"libFuzzer needs clang, got CXX={compiler!r}; on Debian or Ubuntu: apt-get install clang"
         )
-    checks = Sanitizer("fuzzer")
+    checks = Sanitizer(name)
     ninja = NinjaFile(root, checks.name)
     core = core_objects(ninja, root, checks)
     flags = [*TARGETS["COPTS"], f"-I{root}", *checks.flags]
     found = sorted((root / "tests" / "fuzz").glob("*.cc"))
-    targets = [ninja.compile(source, "fuzzer/targets", flags) for source in found]
+    targets = [ninja.compile(source, f"{name}/targets", flags) for source in found]
     link_flags = ["-pthread", *checks.flags, "-fsanitize=fuzzer"]
-    ninja.link("fuzzer/run", [*targets, *core], link_flags)
-    return run_ninja(root, ninja, "fuzzer", ["fuzzer/run"])[0]
+    ninja.link(f"{name}/run", [*targets, *core], link_flags)
+    return run_ninja(root, ninja, name, [f"{name}/run"])[0]
 
 
 def main(arguments: list[str]) -> int:
     """Builds the libraries, or those without TensorFlow, or the fuzz targets; or tests the core."""
-    if arguments not in ([], ["core"], ["fuzzer"], ["test"]):
-        print("usage: python native_build.py [core | fuzzer | test]", file=sys.stderr)
+    if arguments not in ([], ["core"], ["test"], *([name] for name in FUZZER_FLAGS)):
+        known = " | ".join(("core", *FUZZER_FLAGS, "test"))
+        print(f"usage: python native_build.py [{known}]", file=sys.stderr)
         return 2
-    if arguments == ["fuzzer"]:
-        print(build_fuzzer(ROOT))
+    if arguments and arguments[0] in FUZZER_FLAGS:
+        print(build_fuzzer(ROOT, arguments[0]))
         return 0
     checks = sanitizer()
     if arguments == ["core"]:

@@ -98,6 +98,18 @@ TEST(QuantizeRows, AnyBytesAreAnErrorOrRows) {
   }
 }
 
+TEST(QuantizeRows, ARecordOfAGridWithoutColumnsIsARow) {
+  for (const int bits : {2, 3, 4, 8}) {
+    QuantizeOptions options;
+    options.bits = bits;
+    std::vector<uint8_t> bytes = Quantized({}, 3, 0, options);
+    std::fill(bytes.begin() + 32, bytes.end(), uint8_t{1});
+    std::vector<float> out = {1};
+    EXPECT_TRUE(Dequantize(bytes, &out).ok());
+    EXPECT_TRUE(out.empty());
+  }
+}
+
 TEST(QuantizeRows, OptionsOutOfRangeAreErrors) {
   const auto fails = [](int bits, int bins, float ratio) {
     QuantizeOptions options;

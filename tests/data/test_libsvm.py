@@ -90,6 +90,15 @@ def test_a_bad_line_is_named(line, message, chunk_bytes, text_file, monkeypatch)
     assert str(e.value).startswith(f"{path}: line 13: {message}")
 
 
+@pytest.mark.parametrize("index", ["0x10", "0X1f", "0x0"])
+def test_an_index_in_another_base_is_refused(index, text_file):
+    path = text_file(f"1 7:1 # 0x10:1\n0 3:1 {index}:1\n")
+    with pytest.raises(
+        DataError, match=f"line 2: the index must be an integer >= 1, got '{index}:1'"
+    ):
+        list(open_source(f"libsvm:{path}").blocks())
+
+
 def test_an_index_beyond_the_training_data_is_an_error_with_a_hint(text_file):
     train = open_source(f"libsvm:{text_file('1 7:1')}")
     path = text_file("1 7:1\n0 8:1\n", "test.libsvm")

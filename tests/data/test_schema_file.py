@@ -95,6 +95,20 @@ def test_what_is_wrong_is_named(content, message, tmp_path):
     assert str(path) in str(e.value)
 
 
+@pytest.mark.parametrize("place", ["kind: {}", "kind: bag, weights: {}", "kind: sparse, dim: {}"])
+@pytest.mark.parametrize("above", ["", "labels: {}\n", "positive: {}\n", "hash_version: {}\n"])
+def test_a_value_that_repeats_itself_is_shown_cut(place, above, tmp_path):
+    levels = ["&a0 [" + "x," * 8 + "x]"]
+    levels += [f"&a{i} [" + f"*a{i - 1}," * 9 + "]" for i in range(1, 6)]  # 9^6 items
+    value = f"[{', '.join(levels)}]"
+    kind = "kind: continuous" if above else place.format(value)
+    path = tmp_path / "x.yaml"
+    path.write_text(above.format(value) + f"features:\n  - {{name: ids, {kind}}}\n")
+    with pytest.raises(DataError) as e:
+        read_schema(path)
+    assert len(str(e.value)) < 1000
+
+
 def test_files_that_cannot_be_read_are_named(tmp_path):
     with pytest.raises(FileNotFoundError, match="gone"):
         read_schema(tmp_path / "gone.json")

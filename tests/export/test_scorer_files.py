@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tests.core import scorer_programs
 from twml_ops import core
-from twml_ops.export.scorer_files import write_scorer
+from twml_ops.export.scorer_files import base_name, write_scorer
 
 ROWS, WIDTH = 20_000, 16  # 1.28 MB as float32
 IDS = {"x_ids": np.arange(ROWS), "x_row_splits": np.arange(ROWS + 1)}
@@ -130,6 +130,19 @@ def test_a_base_elsewhere_or_without_a_fingerprint_is_refused(tmp_path):
     edit(base, lambda program: program.pop("fingerprint"))
     with pytest.raises(ValueError, match="must have a fingerprint"):
         write(tmp_path / "2", float_table(), base)
+
+
+@pytest.mark.parametrize(
+    "program", ["", "[" * 100_000, "[]", '{"base": "1"}', '{"base": {"folder": 1}}'], ids=range(5)
+)
+def test_a_damaged_program_of_an_earlier_scorer_is_one_clear_error(program, tmp_path):
+    base = write(tmp_path / "1", float_table())
+    (base / "scorer.json").write_text(program)
+    with pytest.raises(ValueError, match=r"scorer\.json|of a scorer"):
+        write(tmp_path / "2", float_table(), base)
+    with pytest.raises(ValueError, match=r"scorer\.json|of a scorer"):
+        base_name(base)
+    assert not (tmp_path / "2").exists()
 
 
 @pytest.fixture(scope="module")

@@ -90,7 +90,8 @@ void Products(Input input) {
   };
   const bool backward = SparseLinearWeightsGrad(batch.csr(), dim, top, Serial, allocate).ok();
   TWML_REQUIRE(backward == ok);
-  TWML_REQUIRE(SparseLinearValuesGrad(batch.csr(), weights, top, Serial, dvalues.data()).ok() == ok);
+  TWML_REQUIRE(SparseLinearValuesGrad(batch.csr(), weights, top, Serial, dvalues.data()).ok() ==
+               ok);
   if (!ok) return;
   TWML_REQUIRE(SparseLinear(batch.csr(), weights, Backwards, other.data()).ok());
   TWML_REQUIRE(AllSame(out, other));
@@ -137,12 +138,10 @@ void Normalizations(Input input) {
   const NormOutput to = {out.data(), scale.data()};
   const auto before = state;
   const bool kept = MaxNorm<int64_t>(entries, state, &offsets, max_norm, Serial, to).ok();
-  const bool ok =
-      MaxNormTraining<int64_t>(entries, state, &offsets, max_norm, Backwards, to).ok();
+  const bool ok = MaxNormTraining<int64_t>(entries, state, &offsets, max_norm, Backwards, to).ok();
   TWML_REQUIRE(ok == kept);
   if (!ok) TWML_REQUIRE(AllSame(state, before));
-  const bool read =
-      Standardize<int64_t>(entries, moments, &offsets, standardize, Serial, to).ok();
+  const bool read = Standardize<int64_t>(entries, moments, &offsets, standardize, Serial, to).ok();
   const bool wrote =
       StandardizeTraining<int64_t>(entries, moments, &offsets, standardize, Backwards, to).ok();
   TWML_REQUIRE(read == wrote);
@@ -154,7 +153,8 @@ void Discretizers(Input input) {
   std::vector<float> boundaries;
   for (int64_t f = 0; f < n; ++f) {
     features.push_back(input.Id());
-    for (int64_t left = input.Below(24); left > 0; --left) boundaries.push_back(input.Take<float>());
+    for (int64_t left = input.Below(24); left > 0; --left)
+      boundaries.push_back(input.Take<float>());
     splits.push_back(static_cast<int64_t>(boundaries.size()));
   }
   if (input.Below(2) == 1) {
@@ -187,8 +187,8 @@ void Discretizers(Input input) {
     buckets.Search(side, &f, &batch.values[k], 1, &got);
     int64_t want = 0;
     for (int64_t i = known ? splits[f] : 0; known && i < splits[f + 1]; ++i) {
-      want += side == Side::kLeft ? boundaries[i] < batch.values[k]
-                                  : boundaries[i] <= batch.values[k];
+      want +=
+          side == Side::kLeft ? boundaries[i] < batch.values[k] : boundaries[i] <= batch.values[k];
     }
     TWML_REQUIRE(got == want);
   }
@@ -203,10 +203,11 @@ void Discretizers(Input input) {
       };
     };
     const auto run = hashed ? HashingDiscretize<int64_t> : PercentileDiscretize<int64_t>;
-    const bool ok = run(batch.csr(), buckets, options, bits, Serial, to(&ids, &values),
-                        row_splits.data()).ok();
+    const bool ok =
+        run(batch.csr(), buckets, options, bits, Serial, to(&ids, &values), row_splits.data()).ok();
     const bool again = run(batch.csr(), buckets, options, bits, Backwards,
-                           to(&other_ids, &other_values), row_splits.data()).ok();
+                           to(&other_ids, &other_values), row_splits.data())
+                           .ok();
     TWML_REQUIRE(ok == again);
     if (!ok) continue;
     TWML_REQUIRE(ids == other_ids && AllSame(values, other_values));
@@ -340,9 +341,12 @@ std::vector<std::string> Seeds() {
 }  // namespace
 
 std::vector<Target> BatchTargets() {
-  return {{"products", Products, Seeds},     {"normalizations", Normalizations, Seeds},
-          {"discretizers", Discretizers, Seeds}, {"trees", Trees, Seeds},
-          {"keys", Keys, Seeds},             {"updates", Updates, Seeds},
+  return {{"products", Products, Seeds},
+          {"normalizations", Normalizations, Seeds},
+          {"discretizers", Discretizers, Seeds},
+          {"trees", Trees, Seeds},
+          {"keys", Keys, Seeds},
+          {"updates", Updates, Seeds},
           {"fields", Fields, Seeds}};
 }
 

@@ -36,7 +36,11 @@ TABLE = np.arange(10, dtype=np.float32).reshape(5, 2)
 GRAD = np.float32([[1, 2], [3, 4]])
 BATCH = {"ids": IDS, "values": VALUES, "row_splits": SPLITS}
 FORWARD = {"ids": IDS, "row_splits": SPLITS, "grad": GRAD}
-ANSWERS = (tf.errors.OpError, ValueError, TypeError)  # the last two: of shape functions and attributes
+ANSWERS = (
+    tf.errors.OpError,
+    ValueError,
+    TypeError,
+)  # the last two: of shape functions and attributes
 
 
 class Var:
@@ -73,7 +77,10 @@ BUCKETS = {
     "unknown": "pass",
 }
 FILE = {"num_rows": 20, "prefetch_rows": 4, "policy": "lru", "direct": False, "io_uring": True}
-ADAM = {"slots": [Var(TABLE), Var(TABLE)], "hyper": [np.float32(x) for x in (0.1, 0.9, 0.99, 1e-7, 0)]}
+ADAM = {
+    "slots": [Var(TABLE), Var(TABLE)],
+    "hyper": [np.float32(x) for x in (0.1, 0.9, 0.99, 1e-7, 0)],
+}
 NORM = {"ids": IDS, "values": VALUES, "bias": [Var(VALUES[[0, 1, 2, 3, 0]])], "training": True,
         "groups": [], "epsilon": 0.1, "nonfinite": "zero", "decay": 1.0}  # fmt: skip
 # Of each op: arguments that it accepts.
@@ -264,7 +271,9 @@ class Caller:
             return str(self._folder / str(next(self._numbers)))
         return value
 
-    def call(self, name: str, given: dict[str, Any], rng: random.Random) -> tuple[list[Any], list[Any]]:
+    def call(
+        self, name: str, given: dict[str, Any], rng: random.Random
+    ) -> tuple[list[Any], list[Any]]:
         """Calls an op, sometimes from a graph. Returns its outputs and the variables."""
         op = getattr(library.loaded, "twml_" + name)
         kept: list[Any] = []
@@ -405,7 +414,9 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=60)
     parser.add_argument("--case", nargs=2, metavar=("OP", "NUMBER"), help="runs one case here")
-    parser.add_argument("--child", nargs=2, type=int, metavar=("FIRST", "COUNT"), help="runs cases here")
+    parser.add_argument(
+        "--child", nargs=2, type=int, metavar=("FIRST", "COUNT"), help="runs cases here"
+    )
     parser.add_argument("--ops", nargs="*", default=op_names())
     options = parser.parse_args(arguments)
     if options.case:

@@ -79,7 +79,8 @@ _CSV = (
     b'0,2.5,True,"",\n1,-3e2,007,q,2023-12-31T23:59:59Z\n'
 )
 _CRITEO = b"".join(
-    b"\t".join([b"%d" % (i % 2), *(b"%d" % (i * j) for j in range(13)), *[b"%08x" % i] * 26]) + b"\n"
+    b"\t".join([b"%d" % (i % 2), *(b"%d" % (i * j) for j in range(13)), *[b"%08x" % i] * 26])
+    + b"\n"
     for i in range(4)
 )
 _SCHEMA = b"""features:
@@ -121,7 +122,9 @@ def _read_known(path: Path) -> Any:
 
 def _costs_seed() -> list[bytes]:
     parts = {"step": 3.5, "message": 1.0, "table": 0.25}
-    return [json.dumps({"microseconds": {k: parts for k in ("alone", "worker", "server")}}).encode()]
+    return [
+        json.dumps({"microseconds": {k: parts for k in ("alone", "worker", "server")}}).encode()
+    ]
 
 
 def _read_costs(path: Path) -> Any:
@@ -190,7 +193,9 @@ def run_case(name: str, reader: Reader, number: int, folder: Path) -> tuple[str,
     return ("finding", found) if found else (result, "")
 
 
-def run(names: list[str], numbers: Iterator[int], seconds: float) -> tuple[dict[str, Any], list[str]]:
+def run(
+    names: list[str], numbers: Iterator[int], seconds: float
+) -> tuple[dict[str, Any], list[str]]:
     """Runs cases of all readers in turn. Returns the counts and the findings."""
     known, counts, findings = readers(), collections.defaultdict(collections.Counter), []
     end = time.monotonic() + seconds

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -48,20 +49,43 @@ def run_target(program: Path, folder: Path, target: str, seconds: int, runs: int
     return done.returncode == 0
 
 
+def report_coverage(folder: Path, targets: list[str]) -> None:
+    """Runs the seeds and the kept inputs once, and prints what they reach in cc/core."""
+    program = ROOT / "build" / "native" / "fuzzer-coverage" / "run"
+    profiles = []
+    for target in targets:
+        profiles.append(folder / f"{target}.profraw")
+        env = {**os.environ, "TWML_FUZZ_TARGET": target, "LLVM_PROFILE_FILE": str(profiles[-1])}
+        command = [program, "-runs=0", folder / "seeds" / target, folder / "corpus" / target]
+        subprocess.run(command, env=env, check=True, capture_output=True)
+    merged = folder / "merged.profdata"
+    tools = [t for t in ("llvm-profdata", "llvm-profdata-14") if shutil.which(t)]
+    if not tools:
+        raise SystemExit("llvm-profdata is missing; on Debian or Ubuntu: apt-get install llvm")
+    subprocess.run([tools[0], "merge", "-sparse", *profiles, "-o", merged], check=True)
+    report = [tools[0].replace("profdata", "cov"), "report", program, f"-instr-profile={merged}"]
+    subprocess.run([*report, "-show-functions=0", ROOT / "cc" / "core"], check=True)
+
+
 def main(arguments: list[str]) -> int:
     """Runs the targets that were asked for, or all."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=int, default=10, help="of each target")
     parser.add_argument("--runs", type=int, default=-1, help="at most so many executions of each")
+    parser.add_argument("--coverage", action="store_true", help="report what inputs reach")
     parser.add_argument("targets", nargs="*", help="default: all")
     options = parser.parse_args(arguments)
-    program = ROOT / "build" / "native" / "fuzzer" / "run"
+    kind = "fuzzer-coverage" if options.coverage else "fuzzer"
+    program = ROOT / "build" / "native" / kind / "run"
     folder = ROOT / "build" / "fuzz"
     listed = subprocess.run([program, "list"], check=True, capture_output=True, text=True)
     known = listed.stdout.split()
     if unknown := set(options.targets) - set(known):
         parser.error(f"unknown targets {sorted(unknown)}; the targets are {' '.join(known)}")
     subprocess.run([program, "seeds", folder / "seeds"], check=True)
+    if options.coverage:
+        report_coverage(folder, options.targets or known)
+        return 0
     print(f"{'target':24}{'executions':>12}{'edges':>8}{'inputs':>8}")
     passed = [
         run_target(program, folder, target, options.seconds, options.runs)

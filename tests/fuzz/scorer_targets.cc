@@ -48,7 +48,8 @@ void Write(const Json& json, std::string* out) {
     case Json::Kind::kNumber:
       std::snprintf(number, sizeof(number), "%.17e", json.number());
       if (std::isnan(json.number())) std::strcpy(number, "NaN");
-      if (std::isinf(json.number())) std::strcpy(number, json.number() < 0 ? "-Infinity" : "Infinity");
+      if (std::isinf(json.number()))
+        std::strcpy(number, json.number() < 0 ? "-Infinity" : "Infinity");
       *out += number;
       break;
     case Json::Kind::kString:
@@ -57,7 +58,8 @@ void Write(const Json& json, std::string* out) {
     case Json::Kind::kArray:
       *out += '[';
       for (const Json& item : json.items()) {
-        if (out->back() != '[' || &item != &json.items()[0]) *out += &item != &json.items()[0] ? "," : "";
+        if (out->back() != '[' || &item != &json.items()[0])
+          *out += &item != &json.items()[0] ? "," : "";
         Write(item, out);
       }
       *out += ']';
@@ -88,8 +90,9 @@ void Texts(Input input) {
 }
 
 std::vector<std::string> TextSeeds() {
-  return {ManySteps()["scorer.json"],
-          R"({"a": [null, true, -0, 1e-5, NaN, -Infinity, 9223372036854775807, "\u00e9\ud83d\ude00"],
+  return {
+      ManySteps()["scorer.json"],
+      R"({"a": [null, true, -0, 1e-5, NaN, -Infinity, 9223372036854775807, "\u00e9\ud83d\ude00"],
 "": {"b": {}}, "c\n": "\"\\/\b\f\n\r\t", "d": 0.1})"};
 }
 
@@ -193,7 +196,7 @@ class Requests {
       return array;
     }
     // Exactly the items, so that reading behind them is found.
-    const int64_t bytes = array.size * (input.form == Form::kValues ? 4
+    const int64_t bytes = array.size * (input.form == Form::kValues  ? 4
                                         : input.form != Form::kDense ? 8
                                                                      : scorer::SizeOf(input.type));
     memory->bytes.resize(bytes);
@@ -233,7 +236,8 @@ class Requests {
     if (!ok) return;
     TWML_REQUIRE(size >= 0);
     for (size_t i = 0; i < out.size(); ++i) {
-      TWML_REQUIRE(std::memcmp(&out[i], &other[i], 4) == 0 || (out[i] != out[i] && other[i] != other[i]));
+      TWML_REQUIRE(std::memcmp(&out[i], &other[i], 4) == 0 ||
+                   (out[i] != out[i] && other[i] != other[i]));
     }
   }
 
@@ -291,7 +295,8 @@ Files Split(std::string_view text, std::string* requests) {
   Files files;
   while (!text.empty()) {
     const size_t end = std::min(text.size(), text.find(kMark, kMark.size()));
-    std::string_view file = text.substr(std::min(kMark.size(), end), end - std::min(kMark.size(), end));
+    std::string_view file =
+        text.substr(std::min(kMark.size(), end), end - std::min(kMark.size(), end));
     text.remove_prefix(end);
     const size_t line = std::min(file.size(), file.find('\n'));
     const std::string name(file.substr(0, line));

@@ -46,8 +46,7 @@ void ReadMessage(const std::string& message) {
   Entries<Id> entries;
   const bool valid = Unpack(message, &entries);
   if (valid) {
-    TWML_REQUIRE(
-        CheckRowSplits(entries.row_splits, static_cast<int64_t>(entries.ids.size())).ok());
+    TWML_REQUIRE(CheckRowSplits(entries.row_splits, static_cast<int64_t>(entries.ids.size())).ok());
   }
   for (const int64_t dim : {int64_t{5}, int64_t{std::numeric_limits<Id>::max()}}) {
     GroupedBatch<Id> grouped, want;
@@ -188,12 +187,17 @@ struct SketchArrays {
   }
   std::string bytes() const {
     Output out;
-    for (const size_t n : {config.size(), feature_ids.size(), totals.size(), counters.size(),
-                           runs.size()}) {
+    for (const size_t n :
+         {config.size(), feature_ids.size(), totals.size(), counters.size(), runs.size()}) {
       out.Put(static_cast<uint8_t>(n));
     }
-    return out.PutAll(config).PutAll(feature_ids).PutAll(totals).PutAll(counters).PutAll(runs)
-        .PutAll(items).bytes();
+    return out.PutAll(config)
+        .PutAll(feature_ids)
+        .PutAll(totals)
+        .PutAll(counters)
+        .PutAll(runs)
+        .PutAll(items)
+        .bytes();
   }
 };
 
@@ -213,9 +217,8 @@ void Sketches(Input input) {
   TWML_REQUIRE(SketchArrays(*made) == SketchArrays(*other));
   const std::vector<int64_t> ids = {0, 1, 5, -1};
   const std::vector<float> values = {1, -2, INFINITY, NAN};
-  const std::vector<float> weights = made->options().weighted
-                                         ? std::vector<float>{1, 0.5f, 0x1p31f, 0}
-                                         : std::vector<float>();
+  const std::vector<float> weights =
+      made->options().weighted ? std::vector<float>{1, 0.5f, 0x1p31f, 0} : std::vector<float>();
   for (int round = 0; round < 3; ++round) {
     TWML_REQUIRE(made->Merge(*other, Serial).ok());
     TWML_REQUIRE(other->Merge(*made, Serial).ok());
@@ -284,8 +287,10 @@ void Streams(Input input) {
       values.push_back(value);
       const double weight = weighted ? static_cast<double>(input.Below(5)) : 1;
       if (weighted) weights.push_back(static_cast<float>(weight));
-      if (std::isnan(value)) missing[ids.back()] += weight;
-      else want[ids.back()][value] += weight;
+      if (std::isnan(value))
+        missing[ids.back()] += weight;
+      else
+        want[ids.back()][value] += weight;
     }
     TWML_REQUIRE(sketch->Update(ids, values, weights, Backwards).ok());
   }
@@ -297,8 +302,8 @@ void Streams(Input input) {
     for (const auto& [value, count] : counts) {
       total += count;
       double rank = -1;
-      TWML_REQUIRE(sketch->Ranks(std::vector<int64_t>{id}, std::vector<float>{value}, Serial, &rank)
-                       .ok());
+      TWML_REQUIRE(
+          sketch->Ranks(std::vector<int64_t>{id}, std::vector<float>{value}, Serial, &rank).ok());
       TWML_REQUIRE(rank == total);
     }
     double described[QuantileSketch::kNumStatistics];
@@ -322,7 +327,8 @@ void Quantized(Input input) {
   TWML_REQUIRE(std::memcmp(first.data(), rows.data(), 4 * rows.size()) == 0);
 }
 
-std::string Quantize(const std::vector<float>& items, int64_t cols, const QuantizeOptions& options) {
+std::string Quantize(const std::vector<float>& items, int64_t cols,
+                     const QuantizeOptions& options) {
   const int64_t rows = cols == 0 ? 3 : static_cast<int64_t>(items.size()) / cols;
   std::string out;
   const auto allocate = [&](int64_t bytes) {
@@ -464,7 +470,9 @@ void Reuse(Input input) {
   TWML_REQUIRE(distances.Quantile(0.5) >= -1);
 }
 
-std::vector<std::string> AnyBytes() { return {std::string("\1\3\1\0\2\5\5\1\4\1\3\2\1\7\2\1", 16)}; }
+std::vector<std::string> AnyBytes() {
+  return {std::string("\1\3\1\0\2\5\5\1\4\1\3\2\1\7\2\1", 16)};
+}
 
 }  // namespace
 

@@ -109,9 +109,9 @@ void Lines(Input input) {
     std::vector<double> got(columns.size() * ends.size());
     std::vector<int64_t> ids(columns.size() * ends.size());
     int64_t bad_line = -2, lossy_line = -2;
-    const Status status = ParseDelimited(BytesOf(text), ends, delimiter, columns, kBuckets,
-                                         parallel_for, {got.data(), ids.data()}, &bad_line,
-                                         &lossy_line);
+    const Status status =
+        ParseDelimited(BytesOf(text), ends, delimiter, columns, kBuckets, parallel_for,
+                       {got.data(), ids.data()}, &bad_line, &lossy_line);
     TWML_REQUIRE(status.ok() && bad_line == bad);
     if (bad >= 0) continue;
     for (size_t i = 0; i < numbers.size(); ++i) {
@@ -167,7 +167,8 @@ CsvRows ReferenceRows(std::string_view text, char delimiter, bool inside, int64_
       continue;
     }
     field_begins = c == delimiter;
-    if (c == '\r' && i + 1 < size && text[i + 1] != '\n') return fault(RowFault::kCarriageReturn, i);
+    if (c == '\r' && i + 1 < size && text[i + 1] != '\n')
+      return fault(RowFault::kCarriageReturn, i);
     if (c == '\n') {
       std::string_view line = text.substr(row, i - row);
       if (!line.empty() && line.back() == '\r') line.remove_suffix(1);
@@ -227,7 +228,8 @@ void Categories(Input input) {
   for (const bool typed : {false, true}) {
     std::vector<int64_t> out(cuts.size()), other(cuts.size());
     TWML_REQUIRE(
-        HashStrings<int64_t>(BytesOf(text), offsets, key, kBuckets, Serial, out.data(), typed).ok());
+        HashStrings<int64_t>(BytesOf(text), offsets, key, kBuckets, Serial, out.data(), typed)
+            .ok());
     TWML_REQUIRE(
         HashStrings<int32_t>(BytesOf(text), narrow, key, kBuckets, Backwards, other.data(), typed)
             .ok());
@@ -272,8 +274,8 @@ void Times(Input input) {
   TWML_REQUIRE(PartOfTime(number, {feature.part, TimeUnit::kSeconds}) == want);
   // A fraction belongs to the second before it.
   const std::string fraction = std::to_string(std::abs(seconds)) + (seconds < 0 ? ".0" : ".9");
-  TWML_REQUIRE(PartOfTime((seconds < 0 ? "-" : "") + fraction,
-                          {feature.part, TimeUnit::kSeconds}) == want);
+  TWML_REQUIRE(
+      PartOfTime((seconds < 0 ? "-" : "") + fraction, {feature.part, TimeUnit::kSeconds}) == want);
 }
 
 std::vector<std::string> TimeSeeds() {
@@ -282,7 +284,8 @@ std::vector<std::string> TimeSeeds() {
        {"2024-02-29T23:59:59.999+05:30", "12/31/1999 11:59 PM", "1.2.2003", "20240229",
         "-1700000000.5", "9223372036854775807", "1700000000000 ", "2001-9-9 1:46 UTC"}) {
     for (const char unit : {0, 1, 5}) {
-      seeds.push_back(Output().Put(static_cast<char>(seeds.size() % 4)).Put(unit).Text(text).bytes());
+      seeds.push_back(
+          Output().Put(static_cast<char>(seeds.size() % 4)).Put(unit).Text(text).bytes());
     }
   }
   return seeds;

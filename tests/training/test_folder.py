@@ -85,7 +85,7 @@ def test_empty_folder_is_used(tmp_path):
 
 
 def test_a_folder_with_an_invalid_run_file_is_not_a_run(tmp_path):
-    for text in ("", "{", "[]", "{}", '{"twml_ops_run": 99}', '"twml_ops_run"'):
+    for text in ("", "{", "[" * 100_000, "[]", "{}", '{"twml_ops_run": 99}', '"twml_ops_run"'):
         (tmp_path / "run.json").write_text(text)
         assert not is_run(tmp_path)
         with pytest.raises(UserError, match="not a finished run"):

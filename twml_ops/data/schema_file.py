@@ -247,7 +247,9 @@ def _yaml() -> Any:
 
 def _mapping(content: Any, known: tuple[str, ...], where: str) -> Mapping[str, Any]:
     if not isinstance(content, Mapping):
-        raise DataError(f"{where}: expected a mapping with {', '.join(known)}, got {shown(content)}")
+        raise DataError(
+            f"{where}: expected a mapping with {', '.join(known)}, got {shown(content)}"
+        )
     unknown = [str(key) for key in content if key not in known]
     if unknown:
         raise DataError(f"{where}: unknown {', '.join(unknown)}, expected {', '.join(known)}")
