@@ -474,7 +474,8 @@ def build_fuzzer(root: Path, name: str = "fuzzer") -> Path:
     compiler = os.environ.setdefault("CXX", "clang++")
     if "clang" not in compiler or shutil.which(compiler.split()[-1]) is None:
         raise RuntimeError(
-            f"libFuzzer needs clang, got CXX={compiler!r}; on Debian or Ubuntu: apt-get install clang"
+            f"libFuzzer needs clang, got CXX={compiler!r}; on Debian or Ubuntu: apt-get install "
+            "clang"
         )
     checks = Sanitizer(name)
     ninja = NinjaFile(root, checks.name)

@@ -34,6 +34,8 @@ IDS, SPLITS = np.array([4, 1, 4, 0]), np.array([0, 1, 4])
 VALUES = np.float32([0.5, -2, 1, 3])
 TABLE = np.arange(10, dtype=np.float32).reshape(5, 2)
 GRAD = np.float32([[1, 2], [3, 4]])
+ROWS, CACHE = np.ones((4, 2), np.float32), np.zeros((16, 2), np.float32)
+COUNTS = np.ones(5, np.int64)
 BATCH = {"ids": IDS, "values": VALUES, "row_splits": SPLITS}
 FORWARD = {"ids": IDS, "row_splits": SPLITS, "grad": GRAD}
 ANSWERS = (
@@ -51,7 +53,8 @@ class Var:
 
 
 class Made:
-    """What another op makes: `groups` of IDS, `batch`, `message`, `file` (rows), `cache` (table)."""
+    """What another op makes: `groups` of IDS, `batch`, `message`, `file` (rows),
+    `cache` (table)."""
 
     def __init__(self, kind: str) -> None:
         self.kind = kind
@@ -80,36 +83,36 @@ FILE = {"num_rows": 20, "prefetch_rows": 4, "policy": "lru", "direct": False, "i
 ADAM = {
     "slots": [Var(TABLE), Var(TABLE)],
     "hyper": [np.float32(x) for x in (0.1, 0.9, 0.99, 1e-7, 0)],
+    "rule": "lazy_adam",
 }
 NORM = {"ids": IDS, "values": VALUES, "bias": [Var(VALUES[[0, 1, 2, 3, 0]])], "training": True,
         "groups": [], "epsilon": 0.1, "nonfinite": "zero", "decay": 1.0}  # fmt: skip
 # Of each op: arguments that it accepts.
 SEEDS: dict[str, dict[str, Any]] = {
-    "apply_rows": {"var": Var(TABLE), **ADAM, "ids": IDS, "rows": np.ones((4, 2), np.float32), "seed": 1,
-                   "rule": "lazy_adam"},
-    "average_rows": {"var": Var(TABLE), "average": Var(TABLE), "steps": Var(np.ones(5, np.int64)),
-                     "ids": IDS, "step": 2, "log_momentum": np.float64(-0.1)},
+    "apply_rows": {"var": Var(TABLE), **ADAM, "ids": IDS, "rows": ROWS, "seed": 1},
+    "average_rows": {"var": Var(TABLE), "average": Var(TABLE), "steps": Var(COUNTS), "ids": IDS,
+                     "step": 2, "log_momentum": np.float64(-0.1)},
     "group_ids": {"ids": IDS, "input_dim": 5},
     "group_batch": {**BATCH, "input_dim": 5, "groups": [Made("groups")]},
-    "sparse_linear_backward_apply": {"var": Var(TABLE), **ADAM, "groups": Made("batch"), "grad": GRAD,
-                                     "seed": 1, "rule": "lazy_adam"},
+    "sparse_linear_backward_apply": {"var": Var(TABLE), **ADAM, "groups": Made("batch"),
+                                     "grad": GRAD, "seed": 1},
     "sparse_linear": {**BATCH, "weights": TABLE},
     "resource_sparse_linear": {**BATCH, "weights": Var(TABLE)},
     "sparse_linear_values_grad": {**FORWARD, "weights": TABLE},
     "resource_sparse_linear_values_grad": {**FORWARD, "weights": Var(TABLE)},
-    "sparse_linear_weights_grad": {**BATCH, "grad": GRAD, "input_dim": 5, "groups": [Made("batch")]},
+    "sparse_linear_weights_grad": {**BATCH, "grad": GRAD, "input_dim": 5,
+                                   "groups": [Made("batch")]},
     "grouped_sparse_linear": {**{k: [v, v] for k, v in BATCH.items()},
                               "weights": [Var(TABLE), Var(TABLE)], "binary": [False, False]},
-    "sum_duplicates": {"ids": IDS, "rows": np.ones((4, 2), np.float32), "groups": [Made("groups")]},
+    "sum_duplicates": {"ids": IDS, "rows": ROWS, "groups": [Made("groups")]},
     "row_splits_from_indices": {"row_indices": np.array([0, 1, 1, 3]), "num_rows": 4},
     "csr_from_indices": {"indices": np.array([[0, 5], [1, 2], [1, 3]]), "num_rows": 4},
     "hash_ids": {"ids": IDS, "bits": 8, "salt": 3},
-    "dynamic_lookup": {"ids": IDS, "keys": Var(np.arange(5)), "last_used": Var(np.ones(5, np.int64)),
-                       "counts": Var(np.ones(5, np.int64)),
-                       "index": Var(np.array([4, 3, 2, 1] * 4, np.int32)),
-                       "sketch": Var(np.zeros((4, 8), np.uint8)), "header": Var(np.array([1, 4, 0, 0])),
-                       "training": True, "pinned": 1, "min_count": 2, "eviction": "lru", "max_age": 0,
-                       "seed": 0},
+    "dynamic_lookup": {"ids": IDS, "keys": Var(np.arange(5)), "last_used": Var(COUNTS),
+                       "counts": Var(COUNTS), "index": Var(np.array([4, 3, 2, 1] * 4, np.int32)),
+                       "sketch": Var(np.zeros((4, 8), np.uint8)),
+                       "header": Var(np.array([1, 4, 0, 0])), "training": True, "pinned": 1,
+                       "min_count": 2, "eviction": "lru", "max_age": 0, "seed": 0},
     "field_rows": {"ids": np.array([[-1, 5], [7, 8]]), "num_rows": [2, 7]},
     "find_keys": {"known": np.arange(5), "keys": np.arange(-1, 6)},
     "gather_dot": {"table": TABLE, "positions": np.zeros((2, 3), np.int64), "vectors": TABLE[:1]},
@@ -129,21 +132,24 @@ SEEDS: dict[str, dict[str, Any]] = {
     "keep_changed_rows": {"variable": Var(TABLE), "consumer": 7, "interval": 1},
     "mark_changed_rows": {"variable": Var(TABLE), "ids": IDS, "all": False},
     "release_changed_rows": {"variable": Var(TABLE), "consumer": 7},
-    "open_tiered_rows": {"table": Var(np.zeros((16, 2), np.float32)), "initial": np.zeros(2, np.float32),
-                         "path": "new", **FILE},
-    "attach_slots": {"rows": Made("file"), "slots": [Var(np.zeros((16, 2), np.float32))],
+    "open_tiered_rows": {"table": Var(CACHE), "initial": CACHE[0], "path": "new", **FILE},
+    "attach_slots": {"rows": Made("file"), "slots": [Var(CACHE)],
                      "initial_values": [np.float32(0.5)]},
     "prefetch_rows": {"rows": Made("file"), "ids": IDS},
-    "read_tiered_rows": {"rows": Made("file"), "begin": 1, "count": 5, "part": 0, "dtype": tf.float32},
+    "read_tiered_rows": {"rows": Made("file"), "begin": 1, "count": 5, "part": 0,
+                         "dtype": tf.float32},
     "write_tiered_rows": {"rows": Made("file"), "begin": 1, "values": TABLE, "part": 0},
     "tiered_statistics": {"rows": Made("file")},
     "tiered_sparse_linear": {**BATCH, "table": Made("cache"), "input_dim": 20},
     "tiered_sparse_linear_values_grad": {**FORWARD, "table": Made("cache"), "input_dim": 20},
     "message_port": {"host": "127.0.0.1"},
-    "connect_messages": {"address": Made("port"), "host": "127.0.0.1", "session": 3, "seconds": 0.2},
-    "send_message": {"order": Var(np.zeros((), bool)), "message": [VALUES, IDS], "session": 2, "number": 0},
-    "receive_message": {"order": Var(np.zeros((), bool)), "T": [tf.float32], "session": 4, "number": 0},
-    "quantile_sketch_update": {**STATE, "ids": IDS, "values": VALUES, "weights": np.zeros(0, np.float32),
+    "connect_messages": {"address": Made("port"), "host": "127.0.0.1", "session": 3,
+                         "seconds": 0.2},
+    "send_message": {"order": Var(np.zeros((), bool)), "message": [VALUES, IDS], "session": 2,
+                     "number": 0},
+    "receive_message": {"order": Var(np.zeros((), bool)), "T": [tf.float32], "session": 4,
+                        "number": 0},
+    "quantile_sketch_update": {**STATE, "ids": IDS, "values": VALUES, "weights": VALUES[:0],
                                "has_weights": False},
     "quantile_sketch_merge": {**STATE, **{f"other_{k}": v for k, v in STATE.items()}},
     "quantile_sketch_quantiles": {**STATE, "ids": IDS, "probabilities": np.array([0, 0.5, 1])},
@@ -359,7 +365,7 @@ def differs(caller: Caller, name: str, given: dict[str, Any], seed: str, native:
 
 
 def run_case(caller: Caller, name: str, number: int) -> tuple[str, str]:
-    """Runs one case. Returns `ran`, `refused` or `finding`, and why. Cases below 0 are the seeds."""
+    """Runs one case, a seed if its number is negative, and returns its result and the reason."""
     seed = f"{name} {number}"
     rng = random.Random(seed)
     given = dict(SEEDS[name])

@@ -73,11 +73,11 @@ def test_a_handle_without_a_variable_is_refused():
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads Linux' /proc")
 def test_calls_with_changed_arguments_are_computed_as_by_stock_ops_or_refused():
-    command = ["-m", "tests.fuzz.ops", "--child", "-1", "12", "--seconds", "600"]
+    command = ["-m", "tests.fuzz.ops", "--child", "-1", "9", "--seconds", "600"]
     done = forked.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout[-300:] + done.stderr[-3000:]
     assert "finding" not in done.stdout
     counts = json.loads(done.stdout.splitlines()[-1].removeprefix("counts "))
     ran = {name: of_op.get("ran", 0) for name, of_op in counts.items()}
     assert min(ran.values()) > 0  # the arguments before any change
-    assert 2 * sum(ran.values()) > 12 * len(ran)  # most get past the checks of arguments
+    assert 2 * sum(ran.values()) > 9 * len(ran)  # most get past the checks of arguments

@@ -103,8 +103,8 @@ class Schema:
             )
         if self.hash_version != VERSION:
             raise ValueError(
-                f"hash_version must be {VERSION}, got {shown(self.hash_version)}: this version of the "
-                "package cannot compute these ids of categories; train the model anew"
+                f"hash_version must be {VERSION}, got {shown(self.hash_version)}: this version of "
+                "the package cannot compute these ids of categories; train the model anew"
             )
         names = [*self.continuous, *self.categorical, *self.labels, *self.bag_weights.values()]
         names += self.times

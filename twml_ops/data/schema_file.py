@@ -93,7 +93,8 @@ def schema_from_dict(content: Any, where: str) -> Schema:
             continue
         if kind not in names:
             raise DataError(
-                f"{at}: kind must be one of {', '.join(names)}, {_TIME}, {_DROPPED}, got {shown(kind)}"
+                f"{at}: kind must be one of {', '.join(names)}, {_TIME}, {_DROPPED}, got "
+                f"{shown(kind)}"
             )
         for key in ("features", "unit"):
             if key in entry:
