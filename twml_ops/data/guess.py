@@ -19,7 +19,7 @@ INFINITE = r"^[-+]?(?i:inf|infinity)$"
 INTEGER = r"^[-+]?[0-9]+$"
 WHOLE = r"^[-+]?[0-9]+(\.0*)?$"
 LEADING_ZERO = r"^[-+]?0[0-9]"
-AMOUNT = r"^[-+]?[$€£¥]? ?[-+]?([0-9]+|[1-9][0-9]{0,2}(,[0-9]{3})+)(\.[0-9]+)? ?[$€£¥%]?$"
+AMOUNT = r"^([-+]?[$€£¥]? ?|[$€£¥] ?[-+])([0-9]+|[1-9][0-9]{0,2}(,[0-9]{3})+)(\.[0-9]+)? ?[$€£¥%]?$"
 """A number with a currency, a percent sign, or commas between thousands, as spreadsheets write."""
 TIME = (
     r"^(?P<year>[0-9]{4})[-/](?P<month>[0-9]{1,2})[-/](?P<day>[0-9]{1,2})"
