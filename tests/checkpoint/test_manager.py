@@ -190,6 +190,11 @@ def original(whole, tmp_path):
         (("entries", 0, "bytes"), 1 << 60, "bytes are not float32"),
         (("entries", 0, "dtype"), "float33", "unknown type"),
         (("entries", 0, "shape"), [1, "x"], "no manifest"),
+        (("entries", 0, "details"), 3, "details must be an object"),
+        (("entries", 0, "details"), {"data_bytes": "9"}, "at least 0"),
+        (("step",), "5", "step must be"),
+        (("values",), [1], "values must be"),
+        (("base",), 1, "base must be"),
         (("unknown",), 1, "unexpected keyword"),
     ],
 )

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import argparse
 import collections
+import contextlib
+import dataclasses
 import json
 import random
 import sys
@@ -21,7 +23,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tests.core import scorer_programs
 from twml_ops.data import DataError, open_source
 from twml_ops.data.schema_file import read_schema
 
@@ -134,11 +135,33 @@ def _read_costs(path: Path) -> Any:
     return read_costs(path)
 
 
-def _program_seeds() -> list[bytes]:
-    example = next(iter(scorer_programs.examples().values()))
-    with tempfile.TemporaryDirectory() as folder:
-        example.write(Path(folder))
-        return [(Path(folder) / "scorer.json").read_bytes()]
+def _manifest_seeds() -> list[bytes]:
+    from twml_ops.checkpoint.manifest import FORMAT, VERSION, VariableEntry
+
+    entry = VariableEntry("a/b", "b", "float32", (3, 2), "data-0", 0, 24, 77)
+    content = {"format": FORMAT, "version": VERSION, "sequence": 3, "step": 5, "base": None}
+    values = {"entries": [dataclasses.asdict(entry)], "values": {"position": [1, 2]}}
+    return [json.dumps({**content, **values}).encode()]
+
+
+def _read_manifest(path: Path) -> Any:
+    """A manifest whose content is changed, but not its checksum, and one that is no content."""
+    from twml_ops.checkpoint import manifest
+
+    text = path.read_bytes()
+    with contextlib.suppress(ValueError, RecursionError):
+        content = json.loads(text)
+        crc = manifest.checksum(manifest._canonical(content))
+        text = json.dumps({"checksum": crc, "content": content}).encode()
+    (path.parent / manifest.MANIFEST).write_bytes(text)
+    made = manifest.Manifest.read(path.parent)
+    return made.data_bytes, made.sequence + made.step, dict(made.values)
+
+
+def _earlier_scorer(path: Path) -> Any:
+    from twml_ops.export.scorer_files import EarlierScorer
+
+    return EarlierScorer(path.parent, path.parent.parent / "other")
 
 
 def _read_body(path: Path) -> Any:
@@ -149,6 +172,7 @@ def _read_body(path: Path) -> Any:
 
 def readers() -> dict[str, Reader]:
     """All readers by name."""
+    from twml_ops.checkpoint import CheckpointError
     from twml_ops.cli.errors import UserError
     from twml_ops.serving.errors import RequestError
 
@@ -164,6 +188,11 @@ def readers() -> dict[str, Reader]:
         "schema_json": Reader(lambda: _schema_seeds()[1:], "x.json", read_schema),
         "known_categories": Reader(_npz(_write_known), "x.npz", _read_known, (ValueError,)),
         "costs": Reader(_costs_seed, "x.json", _read_costs, json_errors),
+        "manifest": Reader(_manifest_seeds, "x.json", _read_manifest, (CheckpointError,)),
+        "scorer": Reader(
+            lambda: [b'{"format": 2, "base": {"folder": "1"}, "fingerprint": "ab"}'],
+            *("scorer.json", _earlier_scorer, (ValueError, FileNotFoundError)),
+        ),
         "body": Reader(lambda: [b'{"instances": [{"a": [1, 2.5, null, "x"]}]}'], "x", _read_body,
                        (RequestError,)),
     }  # fmt: skip

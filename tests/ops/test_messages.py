@@ -52,6 +52,12 @@ def test_a_message_arrives_as_it_was_sent(order, dtype, size):
             np.testing.assert_array_equal(tf.cast(received, tf.float64), flat)
 
 
+@pytest.mark.parametrize("seconds", [0.0, -1.0, float("nan"), float("inf"), 1e30])
+def test_a_wait_without_an_end_is_refused(port, seconds):
+    with pytest.raises(tf.errors.InvalidArgumentError, match="seconds must be more than 0"):
+        library.twml_connect_messages(port, host="localhost", session=9, seconds=seconds)
+
+
 @pytest.mark.usefixtures("port")
 @pytest.mark.parametrize(
     ("types", "reason"),

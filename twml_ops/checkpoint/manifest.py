@@ -28,6 +28,7 @@ FORMAT = "twml_ops.checkpoint"
 VERSION = 1
 RAW = "raw"
 SHARDS = "shards"  # a key of the values: how a cluster has divided its tables
+_KINDS = {"sequence": int, "step": int, "values": dict, "base": str | None, "written": str}
 _FIRST_OF_CLUSTERS = "twml_ops_checkpoint"  # a key of manifests that clusters wrote at first
 
 
@@ -69,7 +70,10 @@ class VariableEntry:
     details: dict[str, Any] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        whole = [self.offset, self.bytes, self.checksum, *self.shape]
+        if not isinstance(self.details, dict):
+            raise ValueError(f"{self.label}: details must be an object")
+        data_bytes = self.details.get("data_bytes", 0)
+        whole = [self.offset, self.bytes, self.checksum, data_bytes, *self.shape]
         if not all(isinstance(n, int) and n >= 0 for n in whole):
             raise ValueError(f"{self.label}: sizes must be integers of at least 0")
         if self.file != Path(self.file).name:
@@ -209,7 +213,11 @@ def _parse(path: Location, content: Any) -> Manifest:
         entries = tuple(
             VariableEntry(**{**e, "shape": tuple(e["shape"])}) for e in fields.pop("entries")
         )
-        return Manifest(entries=entries, **fields)
+        made = Manifest(entries=entries, **fields)
+        for name, kind in _KINDS.items():
+            if not isinstance(getattr(made, name), kind):
+                raise ValueError(f"{name} must be {kind}, got {getattr(made, name)!r:.100}")
+        return made
     except (KeyError, TypeError, AttributeError, ValueError) as e:
         if isinstance(e, CheckpointError):
             raise

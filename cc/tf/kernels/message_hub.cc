@@ -31,6 +31,7 @@ using tensorflow::TensorShape;
 constexpr int64_t kMagic = 0x31676d6c6d7774;     // "twmlmg1"
 constexpr int64_t kMaxBytes = int64_t{1} << 36;  // of a part
 constexpr std::chrono::seconds kHandshakeTime{10};
+constexpr double kMaxSeconds = 1e9;
 constexpr size_t kMaxUnknown = 64;  // connections that have not shown the secret
 constexpr size_t kMaxSteps = 16;    // of a session with messages that no op has received
 struct Greeting {
@@ -179,6 +180,10 @@ void MessageHub::Serve(int64_t session, const std::shared_ptr<Socket>& socket) {
 
 absl::Status MessageHub::Connect(const std::string& host, int64_t port, int64_t secret,
                                  int64_t session, double seconds) {
+  if (!(seconds > 0 && seconds <= kMaxSeconds)) {  // also of a NaN
+    return absl::InvalidArgumentError(
+        absl::StrCat("seconds must be more than 0 and at most ", kMaxSeconds, ", got ", seconds));
+  }
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     if (port_ != 0 && port_ == port && secret_ == secret) {

@@ -51,7 +51,8 @@ class MessageHub {
   // proxy), it listens on all interfaces.
   absl::Status Listen(const std::string& host, int64_t* port, int64_t* secret);
 
-  // Opens a session with the process that listens at an address. Fails after `seconds`.
+  // Opens a session with the process that listens at an address. Fails after `seconds`, in (0,
+  // 1e9].
   absl::Status Connect(const std::string& host, int64_t port, int64_t secret, int64_t session,
                        double seconds);
 

@@ -83,6 +83,7 @@ void SetTimeout(int descriptor, double seconds) {
   timeval limit{};
   limit.tv_sec = static_cast<time_t>(seconds);
   limit.tv_usec = static_cast<suseconds_t>((seconds - limit.tv_sec) * 1e6);
+  if (seconds > 0 && limit.tv_sec == 0 && limit.tv_usec == 0) limit.tv_usec = 1;  // 0: no limit
   setsockopt(descriptor, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
   setsockopt(descriptor, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit);
 }
