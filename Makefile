@@ -74,7 +74,7 @@ ANY_TF_TESTS = tests/benchmarks tests/checkpoint/test_killed.py tests/cli/test_c
 	tests/cli/test_stability.py tests/cli/test_tables.py tests/cli/test_terminal.py tests/cli/test_tune.py tests/core/test_dynamic_lookup.py \
 	tests/core/test_hostile_arguments.py tests/core/test_lookups.py tests/core/test_packed_ids.py tests/core/test_quantile_sketch.py \
 	tests/core/test_quantize_rows.py tests/core/test_reuse_distance.py tests/core/test_scorer.py tests/core/test_scorer_storage.py \
-	tests/core/test_tree_sums.py tests/cuda tests/data/test_block.py tests/data/test_category_ids.py tests/data/test_criteo.py tests/data/test_csv.py \
+	tests/core/test_tree_sums.py tests/cuda tests/data/test_any_text.py tests/data/test_block.py tests/data/test_category_ids.py tests/data/test_criteo.py tests/data/test_csv.py \
 	tests/data/test_flights.py tests/data/test_guess.py tests/data/test_infer.py tests/data/test_libsvm.py tests/data/test_open.py \
 	tests/data/test_order.py tests/data/test_remote.py tests/data/test_row_keys.py tests/data/test_schema_file.py tests/data/test_shard.py \
 	tests/data/test_subset.py tests/data/test_text.py tests/data/test_validation.py tests/distribute/test_launch.py tests/docs/test_commands.py \
