@@ -34,7 +34,7 @@ _SHORT.maxlevel, _SHORT.maxstring, _SHORT.maxother, _SHORT.maxlong = 2, 80, 80, 
 def shown(value: Any) -> str:
     """A value of a file as it can be shown inside a message, cut.
 
-    A YAML file of 300 bytes can hold a value whose text has gigabytes.
+    A YAML file of 400 bytes can hold a value whose text has gigabytes.
     """
     return _SHORT.repr(value)
 
