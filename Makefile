@@ -31,8 +31,7 @@ NATIVE = $(wildcard cc/core/*.cc cc/core/*.h cc/core/scorer/*.cc cc/core/scorer/
 .PHONY: help tensorflows setup train test test-cc test-aarch64 test-asan test-tsan test-cc-asan test-cc-tsan test-ops-asan test-slow test-smoke test-fake-gpu test-gpu test-gpu-check test-nvcc gpu-proof test-tpu fuzz fuzz-coverage lint format bench bench-gpu quality cuda-library cuda-wheel wheel test-wheel release stubs docs bazel clean
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / { printf "make %-14s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
-	@echo "TF=2.15 selects the TensorFlow version of a target, TEST_TFS=2.21 the TensorFlow versions of
-	the tests."
+	@echo "TF=2.15 selects the TensorFlow version of a target, TEST_TFS=2.21 the TensorFlow versions of the tests."
 
 # A virtual environment per TensorFlow. Several can be made at once. What does not need TensorFlow is compiled meanwhile.
 .venv/tf-%/.tensorflow: requirements/pins.txt requirements/tf-%.txt
