@@ -89,11 +89,11 @@ class ClusterCheckpoints:
         where, facts = found
         expected = cluster_facts(config)
         problem = difference_of_facts(facts, expected, may_differ=(START, *_OF_STAGE))
-        continues = resume or (facts[START] == expected[START] and not (problem and overwrite))
+        continues = resume or (facts.get(START) == expected[START] and not (problem and overwrite))
         if continues and problem:
             raise UserError(f"{where}: {problem}; use --overwrite to begin again")
         if continues:
-            before = stages_dir(out, facts[START])
+            before = stages_dir(out, str(facts.get(START)))
             if before.is_dir() and not own.exists():
                 before.rename(own)
         elif overwrite:
@@ -112,9 +112,11 @@ class ClusterCheckpoints:
             return Path(str(newest.folder)), newest.manifest.values.get(FACTS, {})
         for folder in self._stages():
             try:
-                return folder, json.loads((folder / f"{RUN}.json").read_text())
-            except (OSError, ValueError):
+                facts = json.loads((folder / f"{RUN}.json").read_text())
+            except (OSError, ValueError, RecursionError):
                 continue
+            if isinstance(facts, dict):
+                return folder, facts
         return None
 
     def remove(self) -> None:
