@@ -53,7 +53,7 @@ def keep_freed_memory() -> None:
 
 @contextmanager
 def _with_sleeping_threads() -> Iterator[None]:
-    """Imports TensorFlow in the block; the threads that it starts later sleep when they are idle."""
+    """Imports TensorFlow in the block; threads that it starts later sleep when they are idle."""
     yield
     # TensorFlow has no public function for it. Without these names its threads look for work.
     with suppress(ImportError, AttributeError):
