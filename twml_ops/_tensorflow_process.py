@@ -1,7 +1,7 @@
 """How TensorFlow uses the processor and the memory of a process that runs a command.
 
-Its idle threads look for work some thousand times before they sleep. In steps of 256 examples that
-costs a seventh of the CPU time and saves none of the wall time on two cores.
+Its idle threads look for work some thousand times before they sleep. In steps of 256 examples,
+whose ops are short, that is a notable part of the CPU time of a training.
 
 Under Python 3.11 the first `tf.data.Dataset.from_generator` of a process makes glibc return every
 block of 128 KiB to the system when it is freed. Arrays of a few megabytes, such as NumPy's
