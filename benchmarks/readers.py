@@ -2,9 +2,10 @@
 
 Each round opens the source anew, so nothing is cached, and reads it once: decompressed only, as
 blocks (parsed arrays), and as batches of each layout. With `--model`, each round also trains the
-model for an epoch, once with batches that are read and once with the same batches in memory; the
-difference is what reading costs a training. CPU seconds count all threads; they depend less on
-other programs, and they are the profile: each row includes the work of the rows above it.
+model for an epoch, with as many steps in a call as in `twml-ops train`, once with batches that are
+read and once with the same batches in memory; the difference is what reading costs a training. CPU
+seconds count all threads; they depend less on other programs, and they are the profile: each row
+includes the work of the rows above it.
 
 `--vowpal-wabbit PYTHON` adds Vowpal Wabbit, by a Python that has the package `vowpalwabbit`, on the
 same examples in its own format. `--before CHECKOUT` adds the readers of another checkout of this
@@ -48,8 +49,10 @@ def main(
     ] = None,
 ) -> None:
     """Prints the median examples a second of each kind of pass, the quartiles, and CPU time."""
+    from twml_ops.cli import prepare_imports
     from twml_ops.data import open_source
 
+    prepare_imports()  # threads and memory are used as in the commands
     about = machine.describe(machine.command_line("benchmarks.readers"))
     found = measure(passes_of(source, batch_size, shuffle, model or []), rounds)
     options = [source, str(batch_size), str(rounds)]
@@ -138,6 +141,7 @@ def training(name: str, source: str, batch_size: int) -> Passes:
 
     from twml_ops import models, optimizers
     from twml_ops.data import open_source
+    from twml_ops.training.runners import STEPS_PER_EXECUTION
 
     layout = models.layout_of(models.get(name))
 
@@ -145,7 +149,12 @@ def training(name: str, source: str, batch_size: int) -> Passes:
         return open_source(source).dataset(batch_size, layout=layout).prefetch(2)
 
     model = models.get(name)(open_source(source).schema, dataset())
-    model.compile(optimizers.Adagrad(0.01), "binary_crossentropy", jit_compile=False)
+    model.compile(
+        optimizers.Adagrad(0.01),
+        "binary_crossentropy",
+        jit_compile=False,
+        steps_per_execution=STEPS_PER_EXECUTION,
+    )
     in_memory = dataset().cache()
     for data in (dataset(), in_memory):  # trace the step and fill the cache
         model.fit(data, shuffle=False, verbose=0)

@@ -19,7 +19,8 @@ ARROWS = {
     "classifier": "cli report training analysis data layers _frames _known_categories",
     "cli": "report training analysis serving tpu distribute research models peers layers "
     "optimizers checkpoint data planning selfcheck _arrow_columns _known_categories _keras _child "
-    "_phases _terminal _deferred_imports _garbage_collection _startup_log ''",
+    "_phases _terminal _deferred_imports _garbage_collection _startup_log "
+    "_tensorflow_process ''",
     "report": "training analysis export layers data planning _known_categories _phases",
     "training": "analysis export distribute models peers layers optimizers placement checkpoint "
     "data planning _known_categories _keras _phases _publish _scorer ''",
@@ -37,7 +38,7 @@ ARROWS = {
     "checkpoint": "layers optimizers data placement ops core _keras _publish",
     "planning": "",
     "peers": "core _child",
-    "data": "core _category_hash _arrow_columns",
+    "data": "core _category_hash _arrow_columns _tensorflow_process",
     "metrics": "_keras",
     "layers": "placement _batch core _category_hash _category_keys ops _research _keras _publish "
     "_terminal",
@@ -64,6 +65,7 @@ ARROWS = {
     "_startup_log": "_import_hooks",
     "_deferred_imports": "_import_hooks",
     "_garbage_collection": "_import_hooks",
+    "_tensorflow_process": "_import_hooks",
     "_core": "",
     "": "_keras_classes",
     "_keras_classes": "_import_hooks",

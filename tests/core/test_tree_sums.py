@@ -66,7 +66,7 @@ def numbers(rng, rows, columns):
     rows=st.sampled_from([0, 1, 3, 64, 65, 200]),
     ensembles=st.integers(1, 3),
     trees=st.integers(0, 4),
-    depth=st.integers(0, 5),
+    depth=st.integers(0, 7),  # trees of few and of many leaves
     own=st.booleans(),
 )
 def test_sums_are_those_of_the_reference(seed, rows, ensembles, trees, depth, own):
@@ -99,8 +99,17 @@ def test_a_path_ends_after_max_depth_steps():
         "roots": [[0]],
     }
     for depth in (0, 1, 2, 1023, 1024):
-        got = core.tree_sums(np.zeros((1, 1), np.float32), [], **circle, max_depth=depth)
-        assert got == [3 + depth % 2]
+        for rows in (1, 64, 65):
+            got = core.tree_sums(np.zeros((rows, 1), np.float32), [], **circle, max_depth=depth)
+            np.testing.assert_array_equal(got, np.full(rows, 3 + depth % 2))
+
+
+def test_sums_of_a_row_do_not_depend_on_the_rows_beside_it():
+    rng = np.random.default_rng(1)
+    nodes, x = random_trees(rng, 3, 20, 7, 5), numbers(rng, 300, 5)
+    together = core.tree_sums(x, [], **nodes, max_depth=7)
+    alone = [core.tree_sums(x[i : i + 1], [], **nodes, max_depth=7)[0] for i in range(len(x))]
+    np.testing.assert_array_equal(together, alone)
 
 
 @pytest.mark.parametrize(

@@ -7,13 +7,19 @@ from collections.abc import Sequence
 
 
 def prepare_imports() -> None:
-    """Makes TensorFlow's import quiet and fast: it loads no packages that commands do not need."""
+    """Makes TensorFlow quiet and cheap: it loads no packages that commands do not need."""
     # Not imported above: Ctrl-C before `main` runs is reported by Python, with a stack.
-    from twml_ops import _deferred_imports, _garbage_collection, _startup_log
+    from twml_ops import (
+        _deferred_imports,
+        _garbage_collection,
+        _startup_log,
+        _tensorflow_process,
+    )
 
     _startup_log.quiet()  # users of a command do not need TensorFlow's log
     _deferred_imports.defer()
     _garbage_collection.spare_imports()
+    _tensorflow_process.prepare()
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

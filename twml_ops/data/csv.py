@@ -42,7 +42,7 @@ from twml_ops.data.infer import NOTHING, Finding, look_at
 from twml_ops.data.partitions import Partitions
 from twml_ops.data.schema import Schema
 from twml_ops.data.source import Source
-from twml_ops.data.text import decompressed_size, is_compressed, read_chunks
+from twml_ops.data.text import decompressed_size, is_compressed, line_breaks, read_chunks
 from twml_ops.data.units import Piece
 
 _SAMPLE_BYTES = 1 << 20
@@ -292,7 +292,7 @@ class CsvSource(Source):
             csv.ParseOptions(
                 delimiter=self._delimiter,
                 ignore_empty_lines=False,
-                newlines_in_values=chunk.text.count(b"\n") > len(chunk),
+                newlines_in_values=line_breaks(chunk.text) > len(chunk),
             ),
             csv.ConvertOptions(
                 column_types=types,

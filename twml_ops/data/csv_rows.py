@@ -20,7 +20,7 @@ from twml_ops.data.block import Array
 from twml_ops.data.errors import DataError
 from twml_ops.data.errors import quote as quoted
 from twml_ops.data.files import File
-from twml_ops.data.text import Chunk, TextFile, read_ahead, read_range
+from twml_ops.data.text import Chunk, TextFile, line_breaks, read_ahead, read_range
 
 # So many bytes of a quoted field with line breaks may hold no quote. A part of a file with no quote
 # in so many bytes before it therefore begins outside of quotes.
@@ -161,7 +161,7 @@ class CsvFile(TextFile[CsvRows]):
             chunk = Chunk(rest + text, self.path, line)
             rows, _ = self._rows(chunk)
             rest = chunk.text[len(rows.chunk.text) :]
-            line += rows.chunk.text.count(b"\n")
+            line += line_breaks(rows.chunk.text)
             if len(rest) > lines.MAX_LINE_BYTES:
                 raise self._not_closed(Chunk(rest, self.path, line))
             yield rows

@@ -186,14 +186,14 @@ def linear_logits(
     """
     coefficients = np.zeros(columns.shape[1] + 1)
     for _ in range(5):
-        p = 1 / (1 + np.exp(-(base + coefficients[0] + columns @ coefficients[1:])))
+        p = 1 / (1 + np.exp(-(base + coefficients[0] + _products(columns, coefficients[1:]))))
         gradient, hessian = _derivatives(columns.T, weights * (labels - p), weights * p * (1 - p))
         gradient[1:] -= coefficients[1:]  # L2 regularization of strength 1
         coefficients += np.linalg.solve(hessian, gradient)
-    values = coefficients[0] + columns @ coefficients[1:]
+    values = coefficients[0] + _products(columns, coefficients[1:])
     if others is None:
         return values, None
-    return values, coefficients[0] + others @ coefficients[1:]
+    return values, coefficients[0] + _products(others, coefficients[1:])
 
 
 def _derivatives(columns: Array, residuals: Array, curvatures: Array) -> tuple[Array, Array]:
@@ -206,3 +206,9 @@ def _derivatives(columns: Array, residuals: Array, curvatures: Array) -> tuple[A
     # Without BLAS, whose threads wait busily for one another and for the next product.
     hessian[1:, 1:] += np.einsum("cn,dn->cd", scaled, columns)
     return gradient, hessian
+
+
+def _products(rows: Array, coefficients: Array) -> Array:
+    """The product of a matrix [N, C] and a vector [C], without BLAS as well."""
+    products: Array = np.einsum("cn,c->n", rows.T, coefficients)
+    return products

@@ -1,6 +1,6 @@
 """Access to variables through their resource handles, in a way that the gradient tape sees.
 
-This is the only file of the package that imports a private TensorFlow module.
+This file and `_tensorflow_process.py` are the only ones that import private TensorFlow modules.
 """
 
 from __future__ import annotations

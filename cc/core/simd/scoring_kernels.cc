@@ -455,11 +455,42 @@ bool Normalize(const IdNormalization* states, const int64_t* ids, const float* v
   return finite;
 }
 
+void LeavesLeft(const float* columns, const TreeCondition* conditions, int64_t n,
+                uint32_t* leaves) {
+  constexpr int kAtOnce = 4;
+  static_assert(kTreeRows % (kAtOnce * kLanes) == 0);
+  for (int64_t first = 0; first < kTreeRows; first += kAtOnce * kLanes) {
+    Integers left[kAtOnce];
+#pragma GCC unroll 4
+    for (int v = 0; v < kAtOnce; ++v) left[v] = ~Integers{};
+    for (int64_t k = 0; k < n; ++k) {
+      const TreeCondition& condition = conditions[k];
+      const float* const numbers = columns + condition.column * kTreeRows + first;
+      const int32_t kept = static_cast<int32_t>(condition.if_right);
+      if (condition.missing_left) {  // a NaN is not larger
+#pragma GCC unroll 4
+        for (int v = 0; v < kAtOnce; ++v) {
+          left[v] &= ~(VecAt(numbers + v * kLanes) > condition.threshold) | kept;
+        }
+      } else {
+#pragma GCC unroll 4
+        for (int v = 0; v < kAtOnce; ++v) {
+          left[v] &= (VecAt(numbers + v * kLanes) <= condition.threshold) | kept;
+        }
+      }
+    }
+#pragma GCC unroll 4
+    for (int v = 0; v < kAtOnce; ++v) {
+      __builtin_memcpy(leaves + first + v * kLanes, &left[v], sizeof(left[v]));
+    }
+  }
+}
+
 }  // namespace
 
 extern const ScoringKernels kScoringKernels;
 const ScoringKernels kScoringKernels = {
-    Dense,    ActivateAll, PairProducts, SumInt8Rows, {SumQuantizedRows<8>, SumQuantizedRows<4>},
-    Normalize};
+    Dense,     ActivateAll, PairProducts, SumInt8Rows, {SumQuantizedRows<8>, SumQuantizedRows<4>},
+    Normalize, LeavesLeft};
 
 }  // namespace twml::TWML_SIMD_LEVEL

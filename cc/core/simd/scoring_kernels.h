@@ -36,6 +36,18 @@ struct IdNormalization {
   float bias;
 };
 
+constexpr int64_t kTreeRows = 64;    // rows that go through a tree together
+constexpr int64_t kTreeLeaves = 32;  // of a tree in this form, as many as an integer has bits
+
+// An inner node of a tree of at most kTreeLeaves leaves, which are numbered from left to right.
+// A row that goes right cannot end at a leaf on the left.
+struct TreeCondition {
+  int32_t column;
+  float threshold;  // a number that is not larger goes left
+  int32_t missing_left;
+  uint32_t if_right;  // the leaves that are not on the left, as bits
+};
+
 constexpr int64_t kQuantizedRowHead = 8;  // bytes of scale and offset
 
 // The bytes of a row of codes of 4 or 8 bits.
@@ -66,6 +78,10 @@ struct ScoringKernels {
   // finite. Returns whether all values are finite. All values are 1 if `values` is null.
   bool (*normalize)(const IdNormalization* states, const int64_t* ids, const float* values,
                     int64_t n, float* y);
+  // The leaves of a tree that the n conditions leave to each of kTreeRows rows, as bits: a row ends
+  // at the first of them. `columns` has kTreeRows numbers of each column.
+  void (*leaves_left)(const float* columns, const TreeCondition* conditions, int64_t n,
+                      uint32_t* leaves);
 };
 
 }  // namespace twml
