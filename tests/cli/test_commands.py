@@ -267,9 +267,11 @@ def test_a_model_without_a_stock_form_keeps_a_saved_model(tmp_path):
         flat = tf.reshape(ids, [-1])
         return ops.sparse_linear(flat, None, tf.range(tf.size(flat, tf.int64) + 1), table)
 
+    traced = product.get_concrete_function(tf.TensorSpec([None, 1], tf.int64))
+
     class Traced(tf.keras.layers.Layer):
         def call(self, ids):
-            return product(ids)
+            return traced(ids)
 
     inputs = tf.keras.Input([1], dtype="int64")
     model = tf.keras.Model(inputs, Traced()(inputs))
