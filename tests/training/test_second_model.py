@@ -23,6 +23,8 @@ from twml_ops.training.selection import (
 from twml_ops.training.trained_run import TrainedRun
 from twml_ops.training.trials import run_trial, validation_parts
 
+pytestmark = pytest.mark.usefixtures("bare_runs")
+
 OPTIONS = ["--validation", "random", "--validation-share", "0.3", "--max-epochs", "1"]
 
 
