@@ -3,6 +3,7 @@
 import contextlib
 import gc
 import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -27,8 +28,17 @@ pytest_plugins = ["tests.trained_runs"]
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
+
+def only_distributes():
+    """Whether this process gives the tests to workers (`-n 3`), and does not need TensorFlow."""
+    processes = dict(zip(sys.argv, sys.argv[1:], strict=False)).get("-n", "0")
+    return processes != "0" and "PYTEST_XDIST_WORKER" not in os.environ
+
+
 KERAS_3 = True
 with contextlib.suppress(ImportError):  # tests/core needs no TensorFlow
+    if only_distributes():
+        raise ImportError
     import tensorflow as tf
 
     # Before TensorFlow is configured, which a forked process does by itself.

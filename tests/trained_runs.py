@@ -1,9 +1,46 @@
 """Small data files in the readers' formats, and runs trained on them."""
 
+import contextlib
+
 import numpy as np
 import pytest
 
 from twml_ops.cli import main
+
+_without = None  # what runs are written without, in a module with `bare_runs`
+
+
+def _leave_out(patch):
+    from twml_ops.report import plots, run_files
+
+    patch.setattr(run_files, "write_saved_model", lambda path, model: None)
+    patch.setattr(plots, "svg", lambda draw, *size: "data:image/svg+xml;base64,")
+
+
+@pytest.fixture(scope="module")
+def bare_runs():
+    """Trainings write no SavedModel, and empty pictures: a third of the time of a small one.
+
+    For modules of what a training learns, says and keeps, whose tests read neither.
+    """
+    global _without
+    with pytest.MonkeyPatch.context() as _without:
+        _leave_out(_without)
+        yield
+    _without = None
+
+
+@contextlib.contextmanager
+def whole_runs():
+    """Trainings in the block write everything, also in a module with `bare_runs`."""
+    if _without is None:
+        yield
+        return
+    _without.undo()
+    try:
+        yield
+    finally:
+        _leave_out(_without)
 
 
 def write_libsvm(path, n, seed=0, dim=8):
@@ -49,17 +86,20 @@ def libsvm(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def libsvm_run(libsvm, tmp_path_factory):
-    return train(libsvm, tmp_path_factory.mktemp("runs") / "libsvm")
+    with whole_runs():
+        return train(libsvm, tmp_path_factory.mktemp("runs") / "libsvm")
 
 
 @pytest.fixture(scope="session")
 def fields_run(tmp_path_factory):
     """A run of a model that takes the layout "fields"."""
     data = write_criteo(tmp_path_factory.mktemp("data") / "f.tsv", 500)
-    return train(data, tmp_path_factory.mktemp("runs") / "fields", "--model", "deepfm")
+    with whole_runs():
+        return train(data, tmp_path_factory.mktemp("runs") / "fields", "--model", "deepfm")
 
 
 @pytest.fixture(scope="session")
 def criteo_run(tmp_path_factory):
     data = write_criteo(tmp_path_factory.mktemp("data") / "c.tsv", 500)
-    return train(data, tmp_path_factory.mktemp("runs") / "criteo", *SPARSE_MLP)
+    with whole_runs():
+        return train(data, tmp_path_factory.mktemp("runs") / "criteo", *SPARSE_MLP)

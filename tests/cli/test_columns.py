@@ -15,6 +15,8 @@ from twml_ops.data import open_source
 from twml_ops.training.errors import UserError
 from twml_ops.training.trained_run import TrainedRun
 
+pytestmark = pytest.mark.usefixtures("bare_runs")
+
 OPTIONS = ["--model", "logistic", "--epochs", "1", "--label", "clicked", "--drop", "noise,url"]
 OPTIONS += ["--time-features", "hour,when.weekday"]
 

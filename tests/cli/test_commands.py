@@ -18,6 +18,8 @@ from twml_ops.core import Scorer
 from twml_ops.report.run_files import write_saved_model
 from twml_ops.training.trained_run import TrainedRun
 
+pytestmark = pytest.mark.usefixtures("bare_runs")
+
 
 @pytest.mark.parametrize("name", on_both(["libsvm_run", "criteo_run"], "criteo_run"))
 def test_evaluation_again_gives_the_metrics_of_the_run(request, capsys, name):
@@ -96,6 +98,7 @@ def test_info_shows_the_run_and_the_installation(libsvm_run, capsys):
     assert "lazy_adam" in out
 
 
+@pytest.mark.one_tf
 def test_info_lists_the_options_of_a_model(capsys):
     main(["info", "dcn"])
     out = capsys.readouterr().out
@@ -140,11 +143,13 @@ def test_damaged_model_file_is_one_line(libsvm_run, tmp_path, capfd):
     assert "model.keras" in err
 
 
+@pytest.mark.one_tf
 def test_the_version_is_printed(capsys):
     main(["--version"])
     assert capsys.readouterr().out == f"twml-ops {twml_ops.__version__}\n"
 
 
+@pytest.mark.one_tf
 def test_the_help_and_the_version_do_not_import_tensorflow():
     code = (
         "import sys; from twml_ops.cli import main\n"
@@ -156,6 +161,7 @@ def test_the_help_and_the_version_do_not_import_tensorflow():
     assert "--learning-rate" in done.stdout
 
 
+@pytest.mark.one_tf
 def test_wrong_files_and_columns_are_found_without_tensorflow(tmp_path):
     (tmp_path / "a.csv").write_text("event,x\n" + "".join(f"{i % 2},{i}.5\n" for i in range(20)))
     train = ["train", "--data", f"{tmp_path}/a.csv", "--out", f"{tmp_path}/run"]
@@ -267,9 +273,11 @@ def test_a_model_without_a_stock_form_keeps_a_saved_model(tmp_path):
         flat = tf.reshape(ids, [-1])
         return ops.sparse_linear(flat, None, tf.range(tf.size(flat, tf.int64) + 1), table)
 
+    traced = product.get_concrete_function(tf.TensorSpec([None, 1], tf.int64))
+
     class Traced(tf.keras.layers.Layer):
         def call(self, ids):
-            return product(ids)
+            return traced(ids)
 
     inputs = tf.keras.Input([1], dtype="int64")
     model = tf.keras.Model(inputs, Traced()(inputs))

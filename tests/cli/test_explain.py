@@ -9,6 +9,8 @@ import pytest
 from tests.trained_runs import write_criteo, write_libsvm
 from twml_ops.cli import main
 
+pytestmark = pytest.mark.usefixtures("bare_runs")
+
 
 @pytest.fixture
 def run(libsvm_run, tmp_path):

@@ -34,7 +34,7 @@ def test_output_begins_with_the_programs_own_line(arguments, first):
 
 
 def test_training_begins_with_its_own_line(libsvm, tmp_path):
-    options = ["--epochs", "1", "--batch-size", "64"]
+    options = ["--epochs", "1", "--batch-size", "64", "--model", "logistic"]
     done = run("train", "--data", libsvm, "--out", str(tmp_path / "run"), *options)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("time   start ")

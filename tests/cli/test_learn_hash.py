@@ -8,6 +8,8 @@ import pytest
 from twml_ops import core
 from twml_ops.cli import main
 
+pytestmark = pytest.mark.usefixtures("bare_runs")
+
 
 @pytest.fixture
 def source(tmp_path):

@@ -8,6 +8,8 @@ import pytest
 
 from twml_ops.cli import main, output
 
+pytestmark = pytest.mark.usefixtures("bare_runs")
+
 
 class Broken:
     """A text stream of which no write succeeds."""

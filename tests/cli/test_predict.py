@@ -17,7 +17,8 @@ from twml_ops.training.evaluation import iter_predictions
 from twml_ops.training.reporter import SILENT
 from twml_ops.training.trained_run import TrainedRun
 
-pytestmark = pytest.mark.one_tf  # what is written does not depend on the TensorFlow version
+# What is written does not depend on the TensorFlow version.
+pytestmark = [pytest.mark.one_tf, pytest.mark.usefixtures("bare_runs")]
 
 ROWS = 40
 NOTES = ['a, "b"', "", "two\nlines", "plain", "1.50", " padded "]

@@ -7,6 +7,8 @@ import pytest
 from tests.trained_runs import write_criteo
 from twml_ops.cli import main
 
+pytestmark = pytest.mark.usefixtures("bare_runs")
+
 SMALL = [
     *("--field-units", "1,2", "--max-rows", "4,8", "--interactions", "dot"),
     *("--hidden", "2,4", "--hidden", "0,3", "--set", "bottom=", "--set", "dropout=0.25"),

@@ -16,6 +16,8 @@ from twml_ops.data import open_source, split_for_validation
 from twml_ops.training.run_folder import SLOTS
 from twml_ops.training.trained_run import TrainedRun
 
+pytestmark = pytest.mark.usefixtures("bare_runs")
+
 LABELS = ["bought", "clicked"]
 LOGISTIC = ("--model", "logistic", "--epochs", "1")
 METRICS = ("auc", "pr_auc", "log_loss", "normalized_entropy", "rce", "calibration")

@@ -18,6 +18,8 @@ from twml_ops.cli import main, reporter
 from twml_ops.data import open_source, split_for_validation
 from twml_ops.training.trained_run import TrainedRun
 
+pytestmark = pytest.mark.usefixtures("bare_runs")
+
 MODEL = ("--model", "sparse_mlp")
 METRICS = [
     *("auc", "pr_auc", "log_loss", "normalized_entropy", "rce", "calibration"),

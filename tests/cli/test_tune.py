@@ -8,6 +8,8 @@ import pytest
 from tests.trained_runs import write_libsvm
 from twml_ops.cli import main
 
+pytestmark = pytest.mark.usefixtures("bare_runs")
+
 pytest.importorskip("optuna")
 
 VALIDATION = ["--validation", "random", "--validation-share", "0.3"]

@@ -197,40 +197,59 @@ def test_sequential_and_subclassed_models(tmp_path):
 
 
 @pytest.mark.parametrize("write", [export.to_tf, export.to_stock_tf])
-def test_each_signature_is_traced_once(tmp_path, model, monkeypatch, write):
+def test_the_model_and_each_signature_are_traced_once(tmp_path, model, monkeypatch, write):
     """A trace of the signature for raw columns is slow: it has many ops for each column."""
-    traced, assemble = [], ModelInputs.assemble
+    traced, assemble, call = [], ModelInputs.assemble, type(model).__call__
 
-    def counted(*args):
-        traced.append(args)
+    def counted_inputs(*args):
+        traced.append("inputs")
         return assemble(*args)
 
-    monkeypatch.setattr(ModelInputs, "assemble", counted)
+    def counted_call(self, *args, **options):
+        traced.extend(["model"] * (self is model))
+        return call(self, *args, **options)
+
+    monkeypatch.setattr(ModelInputs, "assemble", counted_inputs)
+    monkeypatch.setattr(type(model), "__call__", counted_call)
     write(model, tmp_path / "served")
-    assert len(traced) == 1
+    assert traced == ["inputs", "model"]
     assert list(tf.saved_model.load(str(tmp_path / "served")).signatures) == ["serving_default"]
 
 
-def test_a_function_traced_before_cannot_be_exported(tmp_path):
+def traced_model(concrete):
+    """A model with a function of its own that was traced with our ops."""
+
     class Traced(tf.keras.Model):
         def __init__(self):
             super().__init__()
             self.linear = layers.SparseLinear(3, N)
             self.linear.build()
-
-        @tf.function
-        def product(self, ids):
-            return self.linear(ids)
+            self.function = tf.function(self.linear.call)
 
         def call(self, ids):
-            return self.product(ids)
+            return self.function(ids)
 
     model = Traced()
     ids = tf.constant([[1]], tf.int64)
     model(ids)
+    if concrete:
+        model.function = model.function.get_concrete_function(tf.TensorSpec([1, 1], tf.int64))
+    return model, ids
+
+
+def test_a_concrete_function_traced_before_cannot_be_exported(tmp_path):
+    model, _ = traced_model(concrete=True)
     with pytest.raises(ValueError, match="contains Twml>ResourceSparseLinear"):
         export.to_stock_tf(model, tmp_path / "m", inputs=tf.TensorSpec([1, 1], tf.int64))
     assert not Path(tmp_path / "m").exists()
+
+
+def test_a_function_traced_before_is_exported_with_stock_ops(tmp_path):
+    model, ids = traced_model(concrete=False)
+    export.to_stock_tf(model, tmp_path / "m", inputs=tf.TensorSpec([1, 1], tf.int64))
+    loaded = tf.saved_model.load(str(tmp_path / "m"))
+    np.testing.assert_array_equal(loaded(ids), model(ids))
+    assert b"Twml>" not in (tmp_path / "m" / "saved_model.pb").read_bytes()
 
 
 @pytest.mark.parametrize(

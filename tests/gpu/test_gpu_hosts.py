@@ -63,10 +63,16 @@ OF_KERNELS = {
     "tables_with_the_same_batch_share_its_groups_on_each_device",
     "vectors_of_fields_stay_on_the_gpu",
 }
+# On the second version the training with a slot for each row and `fit` stand for these.
+OF_REPLICAS = {
+    "replicas_on_gpus_train_tables_on_the_host",
+    "replicas_on_gpus_train_with_a_distributed_dataset",
+}
 
 
 def marks_of(name):
-    return [SLOW] * (name in OF_THE_BENCHMARK) + [ONE_TF] * (name in OF_KERNELS)
+    one_tf = name in OF_KERNELS | OF_REPLICAS
+    return [SLOW] * (name in OF_THE_BENCHMARK) + [ONE_TF] * one_tf
 
 
 @pytest.fixture(scope="module")

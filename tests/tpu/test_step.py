@@ -104,6 +104,7 @@ def test_the_step_equals_a_step_of_fit():
     assert_step_equals_fit(model, features, labels)
 
 
+@pytest.mark.one_tf
 def test_the_step_of_a_deep_and_cross_network_equals_a_step_of_fit():
     rng = np.random.default_rng(0)
     rows = 60

@@ -25,6 +25,8 @@ from twml_ops.training.results import FittedModel, History
 from twml_ops.training.stores import KeptTrials
 from twml_ops.training.trained_run import TrainedRun
 
+pytestmark = pytest.mark.usefixtures("bare_runs")
+
 MODEL = Path(__file__).with_name("signalling_model.py")
 # 30 steps an epoch while the number of epochs is chosen, 33 in the training on all data.
 OPTIONS = ["--batch-size", "32", "--max-epochs", "2"]

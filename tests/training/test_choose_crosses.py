@@ -10,6 +10,8 @@ from twml_ops.models import dcn
 from twml_ops.training.config import parse_value
 from twml_ops.training.model_options import options_of
 
+pytestmark = pytest.mark.usefixtures("bare_runs")
+
 ROWS, VALUES = 3000, 12
 NAMED = ("--no-refit", "--model", "dcn", "--set", "trees=false", "--set")
 

@@ -14,6 +14,8 @@ from twml_ops.training.errors import UserError
 from twml_ops.training.selection import check_auto
 from twml_ops.training.trained_run import TrainedRun
 
+pytestmark = pytest.mark.usefixtures("bare_runs")
+
 AUTO = ["--model", "auto", "--validation", "random", "--validation-share", "0.3"]
 
 

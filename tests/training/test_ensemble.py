@@ -14,6 +14,8 @@ from twml_ops.training.errors import UserError
 from twml_ops.training.fit import check_ensemble, member_seeds
 from twml_ops.training.trained_run import TrainedRun
 
+pytestmark = pytest.mark.usefixtures("bare_runs")
+
 SMALL = ["--model", "sparse_mlp", "--set", "units=4", "--set", "hidden=4"]
 STOPPED = ["--validation", "random", "--max-epochs", "3", "--learning-rate", "0.3"]
 

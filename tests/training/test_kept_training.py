@@ -12,6 +12,8 @@ from twml_ops.report.run_files import write_model
 from twml_ops.training.errors import UserError
 from twml_ops.training.run_folder import new_file, new_folder, write_result
 
+pytestmark = pytest.mark.usefixtures("bare_runs")
+
 MODEL = Path(__file__).with_name("asserting_model.py")
 
 

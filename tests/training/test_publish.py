@@ -10,6 +10,8 @@ from twml_ops.cli import main
 from twml_ops.core import Scorer
 from twml_ops.training.trained_run import TrainedRun
 
+pytestmark = pytest.mark.usefixtures("bare_runs")
+
 ENTRIES = {"sparse_ids": [1, 3, 5], "sparse_row_splits": [0, 3]}
 
 

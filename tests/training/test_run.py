@@ -49,6 +49,7 @@ def test_a_training_from_python_gives_the_model_and_the_metrics_of_the_command(t
     assert {k for k in facts if facts[k] != json.loads(json.dumps(result.facts)).get(k)} <= differ
 
 
+@pytest.mark.one_tf
 def test_a_reporter_is_told_what_a_training_does(trained):
     _, recorder = trained
     (_, name) = recorder.events[1]

@@ -8,7 +8,6 @@ import pytest
 
 from benchmarks.quality import film_ratings
 from benchmarks.quality.planted_files import write_files
-from tests.trained_runs import write_criteo
 from twml_ops.cli import main
 from twml_ops.data import open_source
 from twml_ops.training import selection
@@ -23,6 +22,8 @@ from twml_ops.training.selection import (
 from twml_ops.training.trained_run import TrainedRun
 from twml_ops.training.trials import run_trial, validation_parts
 
+pytestmark = pytest.mark.usefixtures("bare_runs")
+
 OPTIONS = ["--validation", "random", "--validation-share", "0.3", "--max-epochs", "1"]
 
 
@@ -34,16 +35,19 @@ def weights(folder):
     return np.concatenate([np.ravel(w) for w in TrainedRun(folder).model.get_weights()])
 
 
-@pytest.fixture(scope="module")
-def ratings(tmp_path_factory):
+def write_ratings(path, n):
     """Users like the films of their own kind, which only pairs of a user and a film show."""
-    path = tmp_path_factory.mktemp("data") / "ratings.csv"
     rng = np.random.default_rng(0)
-    users, films = rng.integers(30, size=(2, 3000))
-    likes = (users % 3 == films % 3) ^ (rng.random(3000) < 0.05)
+    users, films = rng.integers(30, size=(2, n))
+    likes = (users % 3 == films % 3) ^ (rng.random(n) < 0.05)
     rows = [f"{int(y)},u{u},f{f}\n" for y, u, f in zip(likes, users, films, strict=True)]
     path.write_text("label,user,film\n" + "".join(rows))
     return f"csv:{path}"
+
+
+@pytest.fixture(scope="module")
+def ratings(tmp_path_factory):
+    return write_ratings(tmp_path_factory.mktemp("data") / "ratings.csv", 3000)
 
 
 @pytest.fixture(scope="module")
@@ -74,7 +78,7 @@ def test_the_configuration_of_the_run_repeats_it_without_a_second_model(run_of_r
 
 
 def test_a_run_that_is_continued_does_not_repeat_the_second_model(tmp_path, monkeypatch, capsys):
-    data = write_criteo(tmp_path / "c.tsv", 200)
+    data = write_ratings(tmp_path / "a.csv", 200)
     arguments = ["train", "--data", data, "--out", str(tmp_path / "run"), *OPTIONS]
 
     def interrupt(*args, **kwargs):

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.trained_runs import whole_runs
 from tests.training.test_checkpoints import run_here, run_steps
 from twml_ops import layers, placement
 from twml_ops._keras import KERAS_3
@@ -16,6 +17,8 @@ from twml_ops.cli import main
 from twml_ops.training.config import RunConfig
 from twml_ops.training.model import num_weights, read_ahead, storage_scope
 from twml_ops.training.trained_run import TrainedRun
+
+pytestmark = pytest.mark.usefixtures("bare_runs")
 
 OPTIONS = ["--batch-size", "32", "--epochs", "2", "--model", "sparse_mlp"]
 USERS, CACHE = 700, "2000"
@@ -46,7 +49,8 @@ def weights(run):
 @pytest.fixture(scope="module")
 def in_file(data, tmp_path_factory):
     folder = tmp_path_factory.mktemp("in_file")
-    return train(data, folder / "run", "--storage", str(folder / "rows"), "--cache-rows", CACHE)
+    with whole_runs():
+        return train(data, folder / "run", "--storage", str(folder / "rows"), "--cache-rows", CACHE)
 
 
 @pytest.mark.one_tf
@@ -111,6 +115,7 @@ def test_a_run_goes_on_from_another_one_in_files_as_in_memory(data, tmp_path):
     assert (tmp_path / "rows").exists()  # a table was large enough
 
 
+@pytest.mark.one_tf  # on both: tests/checkpoint/test_tiered.py
 def test_a_run_that_was_interrupted_continues_with_the_same_bits(data, tmp_path, capsys):
     storage = ["--storage", str(tmp_path / "rows"), "--cache-rows", CACHE, "--epochs", "2"]
     assert run_here(data, tmp_path / "undisturbed", "", *storage) == (0, "")

@@ -12,6 +12,8 @@ from twml_ops.checkpoint import CheckpointManager
 from twml_ops.cli import main
 from twml_ops.training.trained_run import TrainedRun
 
+pytestmark = pytest.mark.usefixtures("bare_runs")
+
 MODEL = ("--model", "sparse_mlp", "--set", "units=4")
 OPTIONS = ["--epochs", "1", "--batch-size", "64", "--checkpoint-every", "0"]
 
@@ -38,6 +40,7 @@ def day_1(tmp_path_factory):
     return folder / "run"
 
 
+@pytest.mark.one_tf
 def test_the_weights_of_the_run_are_the_start(day_1, tmp_path):
     data = write_libsvm(tmp_path / "2.svm", 200, seed=2)
     run = train(data, tmp_path / "run", "--from", str(day_1), "--learning-rate", "1e-30")

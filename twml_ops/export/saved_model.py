@@ -98,18 +98,28 @@ def to_stock_tf(
         schema: As for `to_tf`.
 
     Raises:
-        ValueError: As for `to_tf`; or a `tf.function` in the model was traced before and contains
-            an op of this package.
+        ValueError: As for `to_tf`; or the model calls a concrete function that was traced before
+            and contains an op of this package.
     """
     features = ModelInputs(model, inputs)
     stored = {} if tables == "float32" else stored_variables(model, tables)
-    served = _Served(model, features, stored, output_names, _raw(model, schema))
+    refused: list[ValueError] = []
+
+    def check_graph(graph: tf.Graph) -> None:
+        try:
+            _require_stock(graph)
+        except ValueError as e:
+            refused.append(e)
+            raise
+
+    served = _Served(model, features, stored, output_names, _raw(model, schema), check_graph)
     with _stock_ops(stored, [tf_variable(v) for v in model.variables]):
-        # TensorFlow would trace a signature that is not a concrete function again.
-        signatures = {n: f.get_concrete_function() for n, f in served.serving().items()}
-        for function in (served.__call__.get_concrete_function(), *signatures.values()):
-            _require_stock(function)
-        _save(served, path, signatures)
+        try:
+            _save(served, path, served.serving())
+        except ValueError:
+            if refused:  # without the lines that AutoGraph adds
+                raise refused[0] from None
+            raise
 
 
 class _Served(tf.Module):
@@ -117,6 +127,9 @@ class _Served(tf.Module):
 
     It does not track the model, since that would also save Keras' own functions, which take dense
     inputs.
+
+    Nothing is traced before `tf.saved_model.save`, which would trace it again. What checks the
+    graphs does so at the end of their traces, before a file is written.
     """
 
     def __init__(
@@ -126,6 +139,7 @@ class _Served(tf.Module):
         tables: dict[Any, Any],
         output_names: Sequence[str] | None,
         raw: RawColumns | None,
+        check_graph: Callable[[tf.Graph], object] = lambda graph: None,
     ) -> None:
         super().__init__()
         variables = [tf_variable(v) for v in model.variables]
@@ -138,14 +152,18 @@ class _Served(tf.Module):
 
         @function(input_signature=[features.specs])
         def call(inputs: Any) -> Any:
-            return model(inputs, training=False)
+            outputs = model(inputs, training=False)
+            check_graph(tf.compat.v1.get_default_graph())
+            return outputs
 
         @function(input_signature=[features.flat_specs()])
         def serve(tensors: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
             return predict(features.assemble(tensors))
 
         def predict(inputs: Any) -> dict[str, tf.Tensor]:
-            return _named(model, call(inputs), output_names)
+            outputs = _named(model, call(inputs), output_names)
+            check_graph(tf.compat.v1.get_default_graph())
+            return outputs
 
         self.__call__ = call
         serving = {"serving_default": serve}
@@ -196,14 +214,14 @@ def _save(
     tf.saved_model.save(served, os.fspath(path), signatures=signatures, options=options)
 
 
-def _require_stock(function: Any) -> None:
-    graph = function.graph.as_graph_def()
+def _require_stock(traced: tf.Graph) -> None:
+    graph = traced.as_graph_def()
     nodes = [*graph.node, *(n for f in graph.library.function for n in f.node_def)]
     ours = sorted({n.op for n in nodes if n.op.startswith("Twml>")})
     if ours:
         raise ValueError(
-            f"the model contains {', '.join(ours)}: one of its own tf.functions was traced before "
-            "the export; call its Python function instead, or build the model anew"
+            f"the model contains {', '.join(ours)}: one of its own functions was traced before the "
+            "export; call its Python function instead, or build the model anew"
         )
 
 
