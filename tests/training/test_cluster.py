@@ -1,9 +1,17 @@
-"""The data of the workers of a cluster."""
+"""The data of the workers of a cluster, and the numbers of its stages."""
+
+import json
 
 import pytest
 
 from twml_ops.data import libsvm, open_source, text
+from twml_ops.distribute import Cluster
 from twml_ops.training.cluster import worker_batches, worker_data
+from twml_ops.training.cluster_runner import ClusterRunner
+from twml_ops.training.cluster_stages import ClusterStages, Stage
+from twml_ops.training.config import ClusterOptions, RunConfig
+from twml_ops.training.errors import UserError
+from twml_ops.training.reporter import SILENT
 
 ROWS = 120
 
@@ -65,3 +73,35 @@ def test_a_worker_goes_on_with_any_batch(tmp_path, monkeypatch, chunk):
             got = [ids_of([batch]) for _ in range(2) for batch in rest]
             assert got == each[first : first + len(got)]
             assert len(got) > len(each) // 3
+
+
+@pytest.fixture
+def stages(tmp_path, monkeypatch):
+    """The stages of a chief whose cluster is connected already."""
+    monkeypatch.setattr(Cluster, "connect", lambda self, timeout: None)
+    config = {"cluster": {"ps": ["a:1"], "worker": ["b:1"]}}
+    config["task"] = {"type": "worker", "index": 0}
+    monkeypatch.setenv("TF_CONFIG", json.dumps(config))
+    asked = RunConfig("csv:a.csv", cluster=ClusterOptions())
+    return ClusterStages(asked, tmp_path / "run", SILENT, resume=False)
+
+
+def test_a_model_that_cannot_be_built_is_no_stage_for_which_workers_wait(stages):
+    def fail():
+        raise ValueError("an option that the model refuses")
+
+    runner = ClusterRunner(stages, stages.asked, None, False, SILENT)
+    with pytest.raises(ValueError, match="the model refuses"):
+        runner.build(fail)
+    stages.announce(stages.next_number, Stage(stages.asked, "all", 3, True))
+    assert Stage.from_json(stages.decisions.get("stage-1")).epochs == 3
+    assert stages.next_number == 2
+
+
+def test_a_chief_that_decides_otherwise_after_a_restart_is_refused(stages, tmp_path):
+    stages.announce(1, Stage(stages.asked, "all", 3, True))
+    again = ClusterStages(stages.asked, tmp_path / "run", SILENT, resume=False)
+    again.announce(1, Stage(stages.asked, "all", 3, True))
+    once_more = ClusterStages(stages.asked, tmp_path / "run", SILENT, resume=False)
+    with pytest.raises(UserError, match="the data have changed; use --overwrite"):
+        once_more.announce(1, Stage(stages.asked, "all", 4, True))

@@ -65,7 +65,7 @@ class ClusterRunner:
     ) -> None:
         self._stages, self._config, self._parts = stages, config, parts
         self._final, self._reporter = final, reporter
-        self._number = stages.next_number()
+        self._number = stages.next_number
 
     def build(self, make_model: Callable[[], tf.keras.Model]) -> ChiefBuiltModel:
         """The model that the chief builds and the other workers read."""

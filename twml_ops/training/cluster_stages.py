@@ -148,16 +148,17 @@ class ClusterStages:
             path = self.model_file(number)
             return ChiefBuiltModel(make_model, path, self.cluster, self._options.timeout)
 
+    @property
     def next_number(self) -> int:
-        """Begins a stage on the chief, and ends the use of the one before; returns its number."""
-        if self._trained is not None:
-            self._trained.release()
-            self._trained = None
-        self._count += 1
-        return self._count
+        """The number of the stage that comes next. A model that cannot be built is no stage."""
+        return self._count + 1
 
     def announce(self, number: int, stage: Stage) -> None:
-        """Has the other workers take part in a stage, once its model is written.
+        """Begins a stage, whose model is written, and has the other workers take part in it.
+
+        Args:
+            number: the next number.
+            stage: the stage.
 
         Raises:
             UserError: an earlier process of the run has announced another one.
@@ -169,6 +170,10 @@ class ClusterStages:
                 "this process was started again: the data have changed; use --overwrite to begin "
                 "again"
             )
+        if self._trained is not None:
+            self._trained.release()
+            self._trained = None
+        self._count = number
 
     def begin(
         self, number: int, stage: Stage, model: ChiefBuiltModel, train: Source

@@ -93,7 +93,7 @@ class Cluster:
             evaluators = list(jobs.get("evaluator", []))
             own_servers = [int(s) for s in task.get("servers", [])]
             start = str(config.get("start", ""))
-        except (ValueError, TypeError, KeyError) as e:
+        except (ValueError, TypeError, KeyError, RecursionError) as e:
             raise ValueError(
                 'TF_CONFIG must be JSON with "cluster" (lists of "host:port" for "ps" and '
                 f'"worker") and "task" ("type" and "index"), got {text!r}'
