@@ -25,15 +25,16 @@ def test_a_share_of_the_training_data_is_taken(source):
         RunConfig("", epochs=3),
         RunConfig("", validation="none"),
         RunConfig("", validation_share=0.3),  # 90 examples, and the method is not given
-        RunConfig("", validation_share=0.5, cluster=ClusterOptions()),
     ],
 )
 def test_there_may_be_no_validation_data(source, config):
     assert validation_parts(config, source) is None
 
 
-def test_auto_takes_validation_data_if_there_are_enough_examples(source):
-    assert validation_parts(RunConfig("", validation_share=0.4), source) is not None
+@pytest.mark.parametrize("cluster", [None, ClusterOptions()])
+def test_auto_takes_validation_data_if_there_are_enough_examples(source, cluster):
+    config = RunConfig("", validation_share=0.4, cluster=cluster)
+    assert validation_parts(config, source) is not None
 
 
 @pytest.mark.parametrize(
@@ -43,10 +44,6 @@ def test_auto_takes_validation_data_if_there_are_enough_examples(source):
         (RunConfig("", validation="time"), "--validation time: .* the schema has no time"),
         (RunConfig("", validation="last"), "--validation last: method must be one of auto, time"),
         (RunConfig("", validation="order", validation_share=2), "share must be between 0 and 1"),
-        (
-            RunConfig("", validation="order", cluster=ClusterOptions()),
-            "a cluster trains for a fixed number of epochs",
-        ),
     ],
 )
 def test_options_that_do_not_fit_are_errors_of_the_user(source, config, message):
