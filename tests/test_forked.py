@@ -52,6 +52,8 @@ def test_a_forked_process_begins_as_a_new_one(session, tmp_path, monkeypatch):
     script.write_text(STATE)
     (tmp_path / "module.py").write_text(STATE)
     options = {**PIPES, "cwd": tmp_path, "stdin": subprocess.DEVNULL, "start_new_session": session}
+    # Without it a new process also has what libraries of C, such as MPI, have put there.
+    options["env"] = dict(os.environ)
     for command in (["-c", STATE, "a", "-b"], ["-m", "module", "c"], [str(script), "d"]):
         mine, theirs = in_both(command, **options)
         assert mine[::2] == theirs[::2]
