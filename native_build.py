@@ -454,8 +454,7 @@ def build_tests(root: Path, checks: Sanitizer = NONE) -> Path | None:
         return None
     ninja = NinjaFile(root, checks.name or ".")
     core = [*core_objects(ninja, root, checks), *serving_objects(ninja, root, checks)]
-    # With -O3 the tests, which are mostly calls of GoogleTest, take twice as long to compile.
-    flags = [*TARGETS["COPTS"], "-O1", f"-I{root}", *checks.flags]
+    flags = [*TARGETS["COPTS"], *TARGETS["TEST_COPTS"], f"-I{root}", *checks.flags]
     name = f"{checks.prefix}core_tests"
     tests = [ninja.compile(s, name, flags) for s in sources(root, "tests/cc", "TEST_SOURCES")]
     # Of an inline function that both have, the linker takes the first one: as users have it.

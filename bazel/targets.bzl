@@ -26,6 +26,9 @@ COPTS = [
     "-Werror",
 ]
 
+# Further flags of the C++ tests, which are mostly calls of GoogleTest: -O1 halves the time of their compilation.
+TEST_COPTS = ["-O1"]
+
 # Flags of each SIMD level; cc/core/simd_dispatch.h chooses one at run time. "baseline" is compiled on
 # every machine and the other levels on x86-64.
 SIMD_COPTS = {
