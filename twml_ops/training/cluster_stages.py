@@ -234,6 +234,8 @@ class ClusterStages:
                     training.report()
             if self._trained is not None:
                 self._trained.finish()
+            if self.cluster.own_servers:  # TensorFlow in the chief needs them until its end
+                self.decisions.wait_for_removal()
         sys.stdout.flush()
         os._exit(0)  # threads of TensorFlow may wait for servers that end with the chief
 

@@ -118,6 +118,16 @@ class ChiefDecisions:
         wait_for_file(self._path(name), self._beat, self._timeout)
         return self.get(name)
 
+    def wait_for_removal(self) -> None:
+        """Waits until the folder is removed, as it is at the end of a run.
+
+        Raises:
+            ClusterError: The chief has not written a heartbeat for `timeout` seconds.
+        """
+        wait_for(
+            lambda: not tf.io.gfile.exists(self.folder), self.folder, self._beat, self._timeout
+        )
+
     @property
     def _beat(self) -> str:
         return posixpath.join(self.folder, BEAT)
@@ -167,14 +177,29 @@ def wait_for_file(path: str, heartbeat: str, timeout: float) -> None:
     Raises:
         ClusterError: The chief has not written a heartbeat for `timeout` seconds.
     """
+    wait_for(lambda: bool(tf.io.gfile.exists(path)), path, heartbeat, timeout)
+
+
+def wait_for(is_there: Callable[[], bool], what: str, heartbeat: str, timeout: float) -> None:
+    """Waits for the chief.
+
+    Args:
+        is_there: Whether the chief has done it.
+        what: The file or folder that is waited for.
+        heartbeat: The file to which the chief writes heartbeats.
+        timeout: Limit in seconds for the time between two heartbeats.
+
+    Raises:
+        ClusterError: The chief has not written a heartbeat for `timeout` seconds.
+    """
     last_value, since = "", time.monotonic()
-    while not tf.io.gfile.exists(path):
+    while not is_there():
         value = _content(heartbeat)
         if value != last_value:
             last_value, since = value, time.monotonic()
         if time.monotonic() - since > timeout:
             raise ClusterError(
-                f"{path} does not exist, and no chief has written a heartbeat for {timeout:g} s"
+                f"{what} is waited for, and no chief has written a heartbeat for {timeout:g} s"
             )
         time.sleep(min(_POLL_SECONDS, timeout / HEARTBEATS))
 
