@@ -31,8 +31,11 @@ def run(request, libsvm, tmp_path_factory):
     checkout = tmp_path_factory.mktemp("checkout")
     native = shutil.ignore_patterns("*.so", "__pycache__")
     shutil.copytree(Path(twml_ops.__file__).parent, checkout / "twml_ops", ignore=native)
-    command = _child.command("twml_ops.cli", "launch", "--ps", "1")
-    workers = ["--workers", str(request.param), "--evaluator"]
+    count = str(request.param)
+    command = _child.command("twml_ops.cli", "launch", "--ps", count)
+    workers = ["--workers", count, "--evaluator"]
+    # A worker must not end before the chief has written the run, which needs all servers.
+    workers += ["--servers-in-workers"] if request.param > 1 else []
     options = ["--out", str(out), "--epochs", "8", "--batch-size", "16"]
     options += ["--checkpoint-every", "60", "--checkpoint-policy", "consecutive"]
     done = subprocess.run(
