@@ -178,14 +178,14 @@ def test_one_worker_trains_the_weights_of_one_process(tmp_path):
     weights = [run.model.trainable_variables for run in (cluster, process)]
     assert len(weights[0]) > 8
     for got, want in zip(*weights, strict=True):
-        np.testing.assert_allclose(np.asarray(got), np.asarray(want), rtol=0, atol=1e-6)
+        np.testing.assert_allclose(np.asarray(got), np.asarray(want), rtol=0, atol=1e-4)
     ours, theirs = (
         json.loads((tmp_path / name / "run.json").read_text()) for name in ("run", "alone")
     )
     for name in ("model", "model_options", "batch_size", "learning_rate", "trained_epochs"):
         assert ours[name] == theirs[name]
     losses = [facts["epoch_choice"]["log_loss"] for facts in (ours, theirs)]
-    assert losses[0] == pytest.approx(losses[1], rel=1e-5)
+    assert losses[0] == pytest.approx(losses[1], rel=1e-4)
 
 
 @pytest.mark.slow
