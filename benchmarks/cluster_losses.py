@@ -20,7 +20,7 @@ from typing import Annotated, Any
 import typer
 
 from benchmarks import machine, tables
-from benchmarks.quality.page import Runs, difference
+from benchmarks.quality.page import difference_text
 
 METRIC = "log_loss"
 CLUSTERS = {
@@ -48,7 +48,7 @@ def main(
             name,
             ", ".join(sorted({r["model"] for r in runs.values()})),
             f"{statistics.mean(r[METRIC] for r in runs.values()):.5f}",
-            _difference(runs, alone),
+            difference_text(runs, alone, METRIC),
             f"{statistics.median(r['cpu_seconds'] for r in runs.values()):.0f}",
             f"{statistics.median(r['seconds'] for r in runs.values()):.0f}",
         ]
@@ -62,16 +62,6 @@ def main(
         files = tables.results_file(docs, "cluster_losses.json"), docs / "parameter_server.md"
         result = {"about": about, "losses": found}
         tables.record(result, *files, {"cluster_losses": text}, "benchmarks/cluster_losses.py")
-
-
-def _difference(runs: Runs, first: Runs) -> str:
-    if runs is first:
-        return ""
-    if len(runs) == 1:
-        (mine,), (theirs,) = runs.values(), first.values()
-        return f"{mine[METRIC] - theirs[METRIC]:+.5f} (one seed)"
-    found = difference(runs, first, METRIC)
-    return f"{found.mean:+.5f} ({found.low:+.5f} to {found.high:+.5f})"
 
 
 def run(name: str, source: str, seed: int) -> dict[str, Any]:

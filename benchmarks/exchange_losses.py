@@ -14,7 +14,7 @@ from typing import Annotated
 import typer
 
 from benchmarks import machine, tables
-from benchmarks.quality.page import Runs, difference
+from benchmarks.quality.page import Runs, difference_text
 from twml_ops import models
 from twml_ops.distribute import Cluster, HybridTrainer
 from twml_ops.models import sparse_mlp
@@ -35,7 +35,10 @@ def main(
     """Prints the table."""
     about = machine.describe(machine.command_line("benchmarks.exchange_losses"))
     found = {k: {str(seed): {METRIC: loss(k, seed)} for seed in range(seeds)} for k in every}
-    rows = [[str(k), _mean(runs), _difference(runs, found[every[0]])] for k, runs in found.items()]
+    rows = [
+        [str(k), _mean(runs), difference_text(runs, found[every[0]], METRIC)]
+        for k, runs in found.items()
+    ]
     header = ["k", "log loss, held-out examples", f"− that of k = {every[0]}, 95 % interval"]
     text = f"{tables.machine(about)}\n\n{tables.markdown(header, rows)}\n\n{seeds} seeds."
     print(text)
@@ -47,13 +50,6 @@ def main(
 
 def _mean(runs: Runs) -> str:
     return f"{statistics.mean(run[METRIC] for run in runs.values()):.5f}"
-
-
-def _difference(runs: Runs, first: Runs) -> str:
-    if runs is first or len(runs) == 1:
-        return ""
-    found = difference(runs, first, METRIC)
-    return f"{found.mean:+.5f} ({found.low:+.5f} to {found.high:+.5f})"
 
 
 def loss(every: int, seed: int) -> float:

@@ -43,6 +43,16 @@ def difference(ours: Runs, peer: Runs, metric: str) -> Interval:
     return Interval(mean, mean - half, mean + half)
 
 
+def difference_text(ours: Runs, peer: Runs, metric: str) -> str:
+    """The `difference` as text: empty of a contender to itself, without an interval of one seed."""
+    if ours is peer:
+        return ""
+    found = difference(ours, peer, metric)
+    if math.isnan(found.low):
+        return f"{found.mean:+.5f} (one seed)"
+    return f"{found.mean:+.5f} ({found.low:+.5f} to {found.high:+.5f})"
+
+
 def best_peer(runs: Mapping[str, Runs], metric: str) -> str | None:
     """The peer with the best mean of a metric; None if no peer has been measured."""
     peers = [name for name, found in runs.items() if found and not is_command(name)]

@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "tests/cc/sketch_arrays.h"
 #include "tests/cc/testing.h"
 
 namespace twml {
@@ -26,24 +27,8 @@ std::unique_ptr<QuantileSketch> Make(const QuantileSketchOptions& options = {}) 
   return sketch;
 }
 
-struct State {
-  std::vector<double> config, totals;
-  std::vector<int64_t> feature_ids, counters;
-  std::vector<int32_t> runs;
-  std::vector<float> items;
-
-  explicit State(const QuantileSketch& sketch) {
-    using S = QuantileSketchState;
-    const auto sizes = sketch.Sizes();
-    config.resize(S::kConfig);
-    feature_ids.resize(sizes.features);
-    totals.resize(sizes.features * S::kTotals);
-    counters.resize(sizes.features * S::kCounters);
-    runs.resize(sizes.runs * S::kRun);
-    items.resize(sizes.items);
-    sketch.Write({config, feature_ids, totals, counters, runs, items});
-  }
-  QuantileSketchState view() const { return {config, feature_ids, totals, counters, runs, items}; }
+struct State : SketchArrays {
+  using SketchArrays::SketchArrays;
   bool operator==(const State& o) const {
     return config == o.config && feature_ids == o.feature_ids && totals == o.totals &&
            counters == o.counters && runs == o.runs && items == o.items;

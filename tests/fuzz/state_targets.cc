@@ -10,6 +10,7 @@
 #include "cc/core/quantile_sketch.h"
 #include "cc/core/quantize_rows.h"
 #include "cc/core/reuse_distance.h"
+#include "tests/cc/sketch_arrays.h"
 #include "tests/fuzz/targets.h"
 
 namespace twml::fuzz {
@@ -158,26 +159,9 @@ std::vector<std::string> MessageSeeds() {
   return seeds;
 }
 
-struct SketchArrays {
-  std::vector<double> config, totals;
-  std::vector<int64_t> feature_ids, counters;
-  std::vector<int32_t> runs;
-  std::vector<float> items;
-
-  SketchArrays() = default;
-  explicit SketchArrays(const QuantileSketch& sketch) {
-    using S = QuantileSketchState;
-    const auto sizes = sketch.Sizes();
-    config.resize(S::kConfig);
-    feature_ids.resize(sizes.features);
-    totals.resize(sizes.features * S::kTotals);
-    counters.resize(sizes.features * S::kCounters);
-    runs.resize(sizes.runs * S::kRun);
-    items.resize(sizes.items);
-    sketch.Write({config, feature_ids, totals, counters, runs, items});
-  }
-  QuantileSketchState view() const { return {config, feature_ids, totals, counters, runs, items}; }
-  bool operator==(const SketchArrays& o) const {
+struct SketchBytes : SketchArrays {
+  using SketchArrays::SketchArrays;
+  bool operator==(const SketchBytes& o) const {
     const auto same = [](const auto& a, const auto& b) {
       return a.size() == b.size() &&
              (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(a[0])) == 0);
@@ -202,7 +186,7 @@ struct SketchArrays {
 };
 
 void Sketches(Input input) {
-  SketchArrays state;
+  SketchBytes state;
   uint8_t sizes[5];
   for (uint8_t& n : sizes) n = input.Take<uint8_t>();
   state.config = input.Array<double>(sizes[0]);
@@ -214,7 +198,7 @@ void Sketches(Input input) {
   std::unique_ptr<QuantileSketch> made, other;
   if (!QuantileSketch::FromState(state.view(), Serial, &made).ok()) return;
   TWML_REQUIRE(QuantileSketch::FromState(state.view(), Backwards, &other).ok());
-  TWML_REQUIRE(SketchArrays(*made) == SketchArrays(*other));
+  TWML_REQUIRE(SketchBytes(*made) == SketchBytes(*other));
   const std::vector<int64_t> ids = {0, 1, 5, -1};
   const std::vector<float> values = {1, -2, INFINITY, NAN};
   const std::vector<float> weights =
@@ -246,9 +230,9 @@ void Sketches(Input input) {
   }
   // What it writes is read again.
   std::unique_ptr<QuantileSketch> again;
-  const SketchArrays written(*made);
+  const SketchBytes written(*made);
   TWML_REQUIRE(QuantileSketch::FromState(written.view(), Serial, &again).ok());
-  TWML_REQUIRE(SketchArrays(*again) == written);
+  TWML_REQUIRE(SketchBytes(*again) == written);
 }
 
 std::vector<std::string> SketchSeeds() {
@@ -265,7 +249,7 @@ std::vector<std::string> SketchSeeds() {
         if (weighted) weights.push_back(static_cast<float>(1 + i % 5) * 0.7f);
       }
       TWML_REQUIRE(sketch->Update(ids, values, weights, Serial).ok());
-      seeds.push_back(SketchArrays(*sketch).bytes());
+      seeds.push_back(SketchBytes(*sketch).bytes());
     }
   }
   return seeds;

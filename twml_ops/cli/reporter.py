@@ -171,10 +171,6 @@ class ConsoleReporter(Reporter):
             f"   [dim]{record.examples / record.seconds:,.0f} examples/s[/]"
         )
 
-    def step(self, number: int, count: int, loss: float) -> None:
-        """Prints the loss of a cluster."""
-        self._console.print(f"step {number:,}/{count:,}   train loss {loss:.4f}")
-
     def exchanges(self, counts: Mapping[str, int]) -> None:
         """Prints what peers have exchanged."""
         self._console.print(", ".join(f"{value} {name}" for name, value in counts.items()))

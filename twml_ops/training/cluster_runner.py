@@ -95,7 +95,7 @@ class ClusterRunner:
         self._stages.announce(self._number, stage)
         training = self._stages.begin(self._number, stage, model, train)
         history = History(monitored=monitored.name if monitored else "evaluation")
-        size, start = train.num_examples(), time.perf_counter()
+        size = train.num_examples()
         shown = _Trained(training)
         for callback in callbacks:
             callback.set_params({"epochs": epochs})
@@ -134,7 +134,6 @@ class ClusterRunner:
             training.report()
             history.parsed_bytes, history.data_bytes = train.parsed_bytes, train.num_bytes()
             trained = training.joined().export()
-        history.seconds = history.seconds or time.perf_counter() - start
         self._take_evaluations(training, number * training.steps, history)
         return FittedModel(trained, history)
 
@@ -159,17 +158,22 @@ class ClusterRunner:
             done = steps if done >= steps else done // STEPS_PER_EXECUTION * STEPS_PER_EXECUTION
             return max(0, math.floor(SNAPSHOTS * (done - steps / 2) / (steps - steps / 2)))
 
-        taken = due(trainer.steps_done())
+        before = trainer.steps_done()
+        taken = due(before)
 
         def on_step(step: int, loss: Any) -> None:
-            nonlocal taken
+            nonlocal before, taken
             record(step, loss)
+            bar.add((step - before) * training.step_examples, f"loss {loss:.4f}")
+            before = step
             if due(step) > taken:
                 taken = due(step)
                 trainer.take_snapshot()
 
         start = time.perf_counter()
-        training.run_epoch(number, on_step)
+        title = f"epoch {number}/{training.epochs}"
+        with self._reporter.bar(title, steps * training.step_examples) as bar:
+            training.run_epoch(number, on_step)
         trainer.use_average()
         trainer.save_if_possible(number * steps)
         seconds = time.perf_counter() - start

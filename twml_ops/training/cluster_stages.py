@@ -153,6 +153,14 @@ class ClusterStages:
         """The number of the stage that comes next. A model that cannot be built is no stage."""
         return self._count + 1
 
+    def read_model(self, number: int) -> ChiefBuiltModel:
+        """The model of a stage, in another process than the chief.
+
+        Args:
+            number: the number of the stage.
+        """
+        return self.build(_never_called, number)
+
     def announce(self, number: int, stage: Stage) -> None:
         """Begins a stage, whose model is written, and has the other workers take part in it.
 
@@ -220,7 +228,7 @@ class ClusterStages:
                 if stage.part == "fit" and parts is None:
                     raise ClusterError("the chief has validation data, and this worker has none")
                 train = parts.fit if stage.part == "fit" and parts is not None else data
-                model = self.build(_never_called, self._count)
+                model = self.read_model(self._count)
                 training = self.begin(self._count, stage, model, train)
                 for epoch in range(1, stage.epochs + 1):
                     name = epoch_name(self._count, epoch)
@@ -352,7 +360,7 @@ class StageTraining:
         )
 
     def joined(self) -> HybridTrainer:
-        """The trainer, with the values of the run, of which a process that starts knows nothing."""
+        """The trainer, after it has joined the run, whose values are on the servers."""
         if self.trainer.model is None:
             context = tf.distribute.InputContext(len(self._cluster.workers), self._cluster.index)
             batch = next(iter(self.dataset(context, 0)))

@@ -238,15 +238,6 @@ class Reporter:
             chosen: whether the second one is chosen.
         """
 
-    def step(self, number: int, count: int, loss: float) -> None:
-        """A cluster trains.
-
-        Args:
-            number: steps so far.
-            count: number of steps of the training.
-            loss: mean loss since the last report.
-        """
-
     def checkpoint(self, step: int, count: int, metrics: Mapping[str, float]) -> None:
         """The evaluator of a cluster has evaluated a checkpoint.
 

@@ -192,7 +192,7 @@ class RunState:
         return flag.exists() and bool(flag.value().numpy())
 
     def reach(self, worker: int, step: int) -> None:
-        """Notes that a worker trains no further than to a step until it is told to.
+        """Records that a worker has trained up to a step, and waits there for the chief.
 
         Args:
             worker: The number of the worker.
