@@ -100,6 +100,11 @@ __global__ void CountEntries(TwmlCudaBatch batch, TwmlCudaBuckets buckets, int64
   }
 }
 
+struct ItemOf {
+  const int64_t* items;
+  __host__ __device__ int64_t operator()(int64_t k) const { return items[k]; }
+};
+
 // The row splits of the output. Splits that are not valid are taken as the nearest that are.
 __global__ void WriteSplits(TwmlCudaBatch batch, const int64_t* ends, int64_t* row_splits_out) {
   const int64_t n = batch.num_entries;
@@ -144,7 +149,7 @@ TWML_API int twml_cuda_discretize_sizes(const TwmlCudaCall* call, const TwmlCuda
       TWML_LAUNCH((CountEntries<int32_t>), BlocksFor(n), kThreads, stream, *batch, *buckets, counts,
                   call->errors);
     }
-    TWML_CUDA_RETURN_IF_ERROR(InclusiveSum(&workspace, stream, counts, ends, n));
+    TWML_CUDA_RETURN_IF_ERROR(InclusiveSum(&workspace, stream, ItemOf{counts}, ends, n));
   }
   if (buckets->num_features > 0) {
     TWML_LAUNCH(CheckAllSplits, BlocksFor(buckets->num_features), kThreads, stream, buckets->splits,

@@ -11,6 +11,9 @@
 #include <algorithm>
 #include <numeric>
 #else
+#include <thrust/iterator/counting_iterator.h>
+#include <thrust/iterator/transform_iterator.h>
+
 #include <cub/device/device_radix_sort.cuh>
 #include <cub/device/device_scan.cuh>
 #endif
@@ -49,14 +52,19 @@ int SortPairs(Workspace* workspace, cudaStream_t stream, const Key* keys, Key* s
 #endif
 }
 
-// sums[i] = items[0] + ... + items[i].
-template <class Item>
-int InclusiveSum(Workspace* workspace, cudaStream_t stream, const Item* items, Item* sums,
+// sums[i] = item(0) + ... + item(i), for i < n.
+template <class Item, class Sum>
+int InclusiveSum(Workspace* workspace, cudaStream_t stream, const Item& item, Sum* sums,
                  int64_t n) {
 #if defined(TWML_CUDA_EMULATION)
   (void)workspace;
-  return CodeOf(TWML_EMULATION_QUEUE(stream, [=] { std::partial_sum(items, items + n, sums); }));
+  return CodeOf(TWML_EMULATION_QUEUE(stream, [=] {
+    Sum sum = 0;
+    for (int64_t i = 0; i < n; ++i) sums[i] = sum += item(i);
+  }));
 #else
+  const auto items =
+      thrust::make_transform_iterator(thrust::make_counting_iterator(int64_t{0}), item);
   size_t bytes = 0;
   const auto scan = [&](void* memory) {
     return CodeOf(

@@ -22,71 +22,114 @@ Product<W, Id> BatchTimesTable(const TwmlCudaCall& call, const TwmlCudaBatch& ba
   return p;
 }
 
-// The products of the batches whose ids and tables have these types.
-template <class W, class Id>
+// The products of the batches whose ids and tables have these types, and whose rows are such that a
+// lane owns kVec columns.
+template <class W, class Id, int kVec>
 int Forward(const TwmlCudaCall& call, int count, const TwmlCudaBatch* batches,
             const TwmlCudaTable* tables, float* const* outs) {
   Workspace workspace(call);
   const cudaStream_t stream = StreamOf(call);
-  Launch<W, Id, StoreRows> launch;
-  int filled = 0;
+  Launcher<kVec, W, Id, StoreRows<kVec>> launcher(stream);
   for (int i = 0; i < count; ++i) {
     const TwmlCudaBatch& batch = batches[i];
-    const bool fits =
-        (tables[i].bfloat16 != 0) == (sizeof(W) == 2) && (batch.wide_ids != 0) == (sizeof(Id) == 8);
-    if (!fits || batch.num_rows == 0 || tables[i].dim == 0) continue;
-    Product<W, Id>& p = launch.products[filled];
-    p = BatchTimesTable<W, Id>(call, batch, tables[i]);
+    const TwmlCudaTable& table = tables[i];
+    const bool fits = (table.bfloat16 != 0) == (sizeof(W) == 2) &&
+                      (batch.wide_ids != 0) == (sizeof(Id) == 8) &&
+                      ColumnsPerLane(table.dim, static_cast<const W*>(table.data), outs[i]) == kVec;
+    if (!fits || batch.num_rows == 0 || table.dim == 0) continue;
+    Product<W, Id> p = BatchTimesTable<W, Id>(call, batch, table);
     TWML_CUDA_RETURN_IF_ERROR(
         PlanLongSegments(&workspace, stream, batch.num_entries, p.dim, &p.longs));
-    launch.consumers[filled] = {outs[i]};
-    if (++filled < kTablesPerLaunch) continue;
-    TWML_CUDA_RETURN_IF_ERROR(SumAndConsume(stream, filled, launch));
-    filled = 0;
+    TWML_CUDA_RETURN_IF_ERROR(launcher.Add(p, {outs[i]}));
   }
-  return filled == 0 ? 0 : SumAndConsume(stream, filled, launch);
+  return launcher.Flush();
+}
+
+template <class W, class Id>
+int ForwardOfAllWidths(const TwmlCudaCall& call, int count, const TwmlCudaBatch* batches,
+                       const TwmlCudaTable* tables, float* const* outs) {
+  TWML_CUDA_RETURN_IF_ERROR((Forward<W, Id, 4>(call, count, batches, tables, outs)));
+  TWML_CUDA_RETURN_IF_ERROR((Forward<W, Id, 2>(call, count, batches, tables, outs)));
+  return Forward<W, Id, 1>(call, count, batches, tables, outs);
 }
 
 // A tile of 16 lanes computes the products of an entry: lane i takes every 16th column, whose sums
 // are added pairwise. The columns after the last multiple of 16 are added in order. This is the
 // order of the CPU's kernels with 16 lanes.
 constexpr int kDotLanes = 16;
-constexpr int kDotEntries = 16;  // that a tile computes one after the other
+constexpr int kDotEntries = 16;  // neighbors that a tile computes, kDotTogether of them at once
+constexpr int kDotTogether = 4;
+
+// The rows whose products a tile computes together; null where there is none.
+template <class W>
+struct DotRows {
+  const W* table[kDotTogether] = {};
+  const float* grad[kDotTogether] = {};
+};
 
 template <class W>
-__device__ float DotRow(const Tile& tile, const W* w, const float* g, int64_t dim) {
+__device__ void MultiplyRows(const Tile& tile, const DotRows<W>& rows, int64_t dim,
+                             float (&sum)[kDotTogether]) {
   const int64_t whole = dim / kDotLanes * kDotLanes;
-  float sum = 0;
-  for (int64_t d = tile.lane; d < whole; d += kDotLanes) sum = MulAdd(ToFloat(w[d]), g[d], sum);
+#pragma unroll
+  for (int i = 0; i < kDotTogether; ++i) sum[i] = 0;
+  for (int64_t d = tile.lane; d < whole; d += kDotLanes) {
+#pragma unroll
+    for (int i = 0; i < kDotTogether; ++i) {
+      if (rows.table[i] != nullptr) {
+        sum[i] = MulAdd(ToFloat(rows.table[i][d]), rows.grad[i][d], sum[i]);
+      }
+    }
+  }
   for (int half = kDotLanes / 2; whole > 0 && half > 0; half /= 2) {
-    sum += tile.Shuffle(sum, tile.lane ^ half);
+#pragma unroll
+    for (int i = 0; i < kDotTogether; ++i) sum[i] += tile.Shuffle(sum[i], tile.lane ^ half);
   }
   const int64_t own = whole + tile.lane;
-  const float own_w = own < dim ? ToFloat(w[own]) : 0, own_g = own < dim ? g[own] : 0;
-  for (int i = 0; whole + i < dim; ++i) {
-    sum = MulAdd(tile.Shuffle(own_w, i), tile.Shuffle(own_g, i), sum);
+#pragma unroll
+  for (int i = 0; i < kDotTogether; ++i) {
+    const bool has = own < dim && rows.table[i] != nullptr;
+    const float own_w = has ? ToFloat(rows.table[i][own]) : 0, own_g = has ? rows.grad[i][own] : 0;
+    for (int d = 0; whole + d < dim; ++d) {
+      sum[i] = MulAdd(tile.Shuffle(own_w, d), tile.Shuffle(own_g, d), sum[i]);
+    }
   }
-  return sum;
 }
 
 template <class W, class Id>
 __global__ void __launch_bounds__(kThreads)
-    DotRows(TwmlCudaBatch batch, TwmlCudaTable table, const float* grad, float* out,
-            TwmlCudaErrors* errors) {
-  const Tile tile(kDotLanes);
+    DotProducts(TwmlCudaBatch batch, TwmlCudaTable table, const float* grad, float* out,
+                TwmlCudaErrors* errors) {
+  const Tile warp(kWarp), tile = Tile::InStep(kDotLanes);
   const Id* ids = static_cast<const Id*>(batch.ids);
   const int64_t* splits = batch.row_splits;
   const int64_t n = batch.num_entries;
-  for (int64_t begin = tile.Index() * kDotEntries; begin < n; begin += tile.Count() * kDotEntries) {
-    int64_t row = RowOf(splits, batch.num_rows, begin);
-    for (int64_t k = begin; k < n && k < begin + kDotEntries; ++k) {
-      while (row + 1 < batch.num_rows && splits[row + 1] <= k) ++row;
-      const int64_t id = ids[k];
-      const bool bad = static_cast<uint64_t>(id) >= static_cast<uint64_t>(table.rows);
-      if (bad && tile.lane == 0) ReportBadId(errors, k);
-      const W* w = static_cast<const W*>(table.data) + (bad ? 0 : id * table.dim);
-      const float dot = bad ? 0 : DotRow(tile, w, grad + row * table.dim, table.dim);
-      if (tile.lane == 0) out[k] = dot;
+  constexpr int64_t kOfWarp = kWarp / kDotLanes * kDotEntries;
+  for (int64_t first = warp.Index() * kOfWarp; first < n; first += warp.Count() * kOfWarp) {
+    const int64_t begin = first + warp.lane / kDotLanes * kDotEntries;
+    int64_t row = begin < n ? RowOf(splits, batch.num_rows, begin) : 0;
+    for (int at = 0; at < kDotEntries; at += kDotTogether) {
+      DotRows<W> rows;
+#pragma unroll
+      for (int i = 0; i < kDotTogether; ++i) {
+        const int64_t k = begin + at + i;
+        if (k >= n) continue;
+        while (row + 1 < batch.num_rows && splits[row + 1] <= k) ++row;
+        const int64_t id = ids[k];
+        if (static_cast<uint64_t>(id) >= static_cast<uint64_t>(table.rows)) {
+          if (tile.lane == 0) ReportBadId(errors, k);
+          continue;
+        }
+        rows.table[i] = static_cast<const W*>(table.data) + id * table.dim;
+        rows.grad[i] = grad + row * table.dim;
+      }
+      float dots[kDotTogether];
+      MultiplyRows(tile, rows, table.dim, dots);
+#pragma unroll
+      for (int i = 0; i < kDotTogether; ++i) {
+        const int64_t k = begin + at + i;
+        if (tile.lane == 0 && k < n) out[k] = rows.table[i] == nullptr ? 0 : dots[i];
+      }
     }
   }
 }
@@ -98,8 +141,8 @@ int ValuesGrad(const TwmlCudaCall& call, const TwmlCudaBatch& batch, const TwmlC
   TWML_LAUNCH(CheckAllSplits, BlocksFor(batch.num_rows), kThreads, stream, batch.row_splits,
               batch.num_rows, batch.num_entries, &call.errors->bad_splits);
   const int64_t tiles = (batch.num_entries + kDotEntries - 1) / kDotEntries;
-  TWML_LAUNCH((DotRows<W, Id>), BlocksFor(tiles * kDotLanes), kThreads, stream, batch, table, grad,
-              out, call.errors);
+  TWML_LAUNCH((DotProducts<W, Id>), BlocksFor(tiles * kDotLanes), kThreads, stream, batch, table,
+              grad, out, call.errors);
   return 0;
 }
 
@@ -113,10 +156,13 @@ TWML_API int twml_cuda_sparse_linear(const TwmlCudaCall* call, int count,
                                      float* const* outs) {
   using namespace twml;
   using namespace twml::cuda;
-  TWML_CUDA_RETURN_IF_ERROR((Forward<float, int32_t>(*call, count, batches, tables, outs)));
-  TWML_CUDA_RETURN_IF_ERROR((Forward<float, int64_t>(*call, count, batches, tables, outs)));
-  TWML_CUDA_RETURN_IF_ERROR((Forward<Bfloat16, int32_t>(*call, count, batches, tables, outs)));
-  return Forward<Bfloat16, int64_t>(*call, count, batches, tables, outs);
+  TWML_CUDA_RETURN_IF_ERROR(
+      (ForwardOfAllWidths<float, int32_t>(*call, count, batches, tables, outs)));
+  TWML_CUDA_RETURN_IF_ERROR(
+      (ForwardOfAllWidths<float, int64_t>(*call, count, batches, tables, outs)));
+  TWML_CUDA_RETURN_IF_ERROR(
+      (ForwardOfAllWidths<Bfloat16, int32_t>(*call, count, batches, tables, outs)));
+  return ForwardOfAllWidths<Bfloat16, int64_t>(*call, count, batches, tables, outs);
 }
 
 TWML_API int twml_cuda_values_grad(const TwmlCudaCall* call, const TwmlCudaBatch* batch,

@@ -17,6 +17,13 @@ struct Tile {
         mask(width == kWarp ? kFullMask
                             : ((1u << width) - 1) << ((threadIdx.x % kWarp) & ~(width - 1))) {}
 
+  // A tile of a warp whose lanes all do the same, so that one instruction serves all of its tiles.
+  static __device__ Tile InStep(int width) {
+    Tile tile(width);
+    tile.mask = kFullMask;
+    return tile;
+  }
+
   // The value of lane `from` of the tile.
   template <class T>
   __device__ T Shuffle(T value, int from) const {

@@ -344,6 +344,7 @@ void Queue(const char* name, void (*kernel)(P...), dim3 grid, dim3 threads, void
 #define gridDim (cuda_on_cpu::machine.block.grid_dim)
 
 inline void __syncthreads() { cuda_on_cpu::SyncThreads(); }
+inline void __threadfence() {}  // threads run one at a time
 inline void __syncwarp(uint32_t mask = ~0u) { cuda_on_cpu::Meet(mask, 0); }
 template <class T>
 T __shfl_sync(uint32_t mask, T value, int source, int width = 32) {

@@ -22,24 +22,20 @@ DEFECTS = [
     build.Edit(
         "wrong_bound_of_ids",
         "segment_sum.h",
-        "if (row < 0) continue;",
-        "if (row < -1) continue;",
+        "if (row < static_cast<uint64_t>(p.table_rows)) continue;",
+        "if (row <= static_cast<uint64_t>(p.table_rows)) continue;",
     ),
     build.Edit(
         "missing_tail_of_dot_products",
         "sparse_linear.cu",
-        "for (int i = 0; whole + i < dim; ++i)",
-        "for (int i = 0; whole + i + 1 < dim; ++i)",
+        "for (int d = 0; whole + d < dim; ++d)",
+        "for (int d = 0; whole + d + 1 < dim; ++d)",
     ),
     build.Edit(
         "pieces_are_added_before_they_are_summed",
         "segment_sum.h",
-        """    TWML_LAUNCH((SumPieces<W, Id, Consume>), grid, kThreads, stream, launch);
-    TWML_LAUNCH((AddPieces<W, Id, Consume>), grid, kThreads, stream, launch);
-""",
-        """    TWML_LAUNCH((AddPieces<W, Id, Consume>), grid, kThreads, stream, launch);
-    TWML_LAUNCH((SumPieces<W, Id, Consume>), grid, kThreads, stream, launch);
-""",
+        "if (!warp.Shuffle(last, 0)) continue;",
+        "if (piece != segment.first_piece) continue;",
     ),
     build.Edit(
         "wrong_bound_of_entries",
@@ -75,8 +71,8 @@ DEFECTS = [
     build.Edit(
         "missing_squares_of_last_columns",
         "update_rows.h",
-        "for (int64_t d = whole_; d < dim_; ++d)",
-        "for (int64_t d = whole_; d + 1 < dim_; ++d)",
+        "for (int64_t d = whole_; d < dim_; d += kVec)",
+        "for (int64_t d = whole_; d + kVec < dim_; d += kVec)",
     ),
     build.Edit(
         "unbounded_splits_of_boundaries",
@@ -99,8 +95,8 @@ DEFECTS = [
     build.Edit(
         "work_on_another_stream",
         "segment_sum.h",
-        "cudaMemsetAsync(longs->counts, 0, 2 * sizeof(*longs->counts), stream)",
-        "cudaMemsetAsync(longs->counts, 0, 2 * sizeof(*longs->counts), nullptr)",
+        "cudaMemsetAsync(longs->counts, 0, zeros, stream)",
+        "cudaMemsetAsync(longs->counts, 0, zeros, nullptr)",
     ),
     build.Edit(
         "bad_ids_that_are_not_keys",
@@ -127,6 +123,30 @@ DEFECTS = [
         "b + 1 < num_rows; b += NumThreads()",
     ),
     build.Edit(
+        "sums_of_half_of_the_columns",
+        "segment_sum.h",
+        "i % passes * kWarp + warp.lane",
+        "warp.lane",
+    ),
+    build.Edit(
+        "the_last_columns_are_read_from_the_next_row",
+        "segment_sum.h",
+        "const bool owns = column < p.dim;",
+        "const bool owns = true;",
+    ),
+    build.Edit(
+        "wide_columns_without_alignment",
+        "segment_sum.h",
+        "!(dim % vec == 0 && (... && fits(pointers)))",
+        "dim < vec",
+    ),
+    build.Edit(
+        "the_seed_of_the_first_column_for_all",
+        "update_rows.h",
+        "rule.hyper, seed, column);",
+        "rule.hyper, seed, 0);",
+    ),
+    build.Edit(
         "pieces_without_the_first_one",
         "segment_sum.h",
         "for (int64_t p = 1; p < number; ++p)",
@@ -141,8 +161,8 @@ DEFECTS = [
     build.Edit(
         "updates_of_the_wrong_slots",
         "update_rows.h",
-        "float* const slot1 = rule.slots[1] + first;",
-        "float* const slot1 = rule.slots[0] + first;",
+        "cells.slots[i].Store(rule.slots[i] + at);",
+        "cells.slots[i].Store(rule.slots[0] + at);",
     ),
     build.Edit(
         "one_seed_for_all_rows",
@@ -153,8 +173,8 @@ DEFECTS = [
     build.Edit(
         "roots_that_are_always_square",
         "update_rows.h",
-        ": step.template Step<false>(w, g, slot0[d], slot1[d])",
-        ": step.template Step<true>(w, g, slot0[d], slot1[d])",
+        ": step.template Step<false>(w, g, a, z)",
+        ": step.template Step<true>(w, g, a, z)",
     ),
     build.Edit(
         "unknown_features_that_are_not_counted",

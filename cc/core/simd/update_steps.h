@@ -48,10 +48,12 @@ TWML_INLINE float ToFloat(Bfloat16 w) {
   return out;
 }
 
-// The weights of one row during an update. Get returns the decayed weight, Set stores a new one.
+// The weights of one row during an update, from column `first` on. Get returns the decayed weight
+// of a column, and Set stores a new one.
 class Float32Row {
  public:
-  TWML_INLINE Float32Row(float* w, const float* hyper, uint32_t) : w_(w), decay_(hyper[1]) {}
+  TWML_INLINE Float32Row(float* w, const float* hyper, uint32_t, int64_t = 0)
+      : w_(w), decay_(hyper[1]) {}
   TWML_INLINE float Get(int64_t i) const {
     return decay_ == 0 ? w_[i] : MulAdd(-decay_, w_[i], w_[i]);
   }
@@ -67,14 +69,14 @@ class Float32Row {
 // bits are a hash (the finalizer of MurmurHash3) of the row's seed and the column.
 class Bfloat16Row {
  public:
-  TWML_INLINE Bfloat16Row(Bfloat16* w, const float* hyper, uint32_t seed)
-      : w_(w), decay_(hyper[1]), seed_(seed) {}
+  TWML_INLINE Bfloat16Row(Bfloat16* w, const float* hyper, uint32_t seed, int64_t first = 0)
+      : w_(w), decay_(hyper[1]), seed_(seed + static_cast<uint32_t>(first) * kOfColumn) {}
   TWML_INLINE float Get(int64_t i) const {
     const float w = ToFloat(w_[i]);
     return decay_ == 0 ? w : MulAdd(-decay_, w, w);
   }
   TWML_INLINE void Set(int64_t i, float w) const {
-    uint32_t random = seed_ + static_cast<uint32_t>(i) * 0x9e3779b9u;
+    uint32_t random = seed_ + static_cast<uint32_t>(i) * kOfColumn;
     random = (random ^ random >> 16) * 0x85ebca6bu;
     random = (random ^ random >> 13) * 0xc2b2ae35u;
     uint32_t bits;
@@ -84,6 +86,8 @@ class Bfloat16Row {
   }
 
  private:
+  static constexpr uint32_t kOfColumn = 0x9e3779b9u;
+
   Bfloat16* __restrict w_;
   float decay_;
   uint32_t seed_;
