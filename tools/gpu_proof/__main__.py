@@ -18,6 +18,7 @@ import argparse
 import json
 import os
 import platform
+import re
 import shutil
 import signal
 import sys
@@ -41,6 +42,15 @@ SECONDS, QUICK_SECONDS = 480, 60
 LAWS_END, SANITIZER_END = 0.5, 0.62
 LAST = 2  # seconds for the end of the last process and the files
 TOOLS = ("memcheck", "racecheck", "synccheck")  # of compute-sanitizer
+
+
+def version(compiler: str) -> str | None:
+    """What a compiler says about its version, in one line; None if it is not installed."""
+    if shutil.which(compiler) is None:
+        return None
+    _, text = stage.call([compiler, "--version"], ROOT, time.monotonic() + 10)
+    lines = [line for line in text.splitlines() if re.search(r"\d+\.\d+", line)]
+    return f"{Path(compiler).name}: {lines[0].strip()}" if lines else None
 
 
 class Proof:
@@ -69,6 +79,7 @@ class Proof:
             "python": platform.python_version(),
             "cpus": os.cpu_count(),
             "device": found,
+            "compilers": [c for c in map(version, ("g++", options.nvcc or "nvcc")) if c],
             "builds": {},
             "laws": {"checked": [], "complete": False},
             "sanitizer": {},
@@ -197,6 +208,8 @@ class Proof:
             command = [program, "--tool", tool, "--error-exitcode", "9", *battery]
             code, text = stage.call(command, ROOT, self.deadline(SANITIZER_END))
             found = {0: "no errors", 9: f"errors: {text[-3000:]}", None: "not finished"}
+            if code == 1 and "SUMMARY: 0 " in text:  # the exit status of the battery
+                found[1] = "no errors, but a law is broken"
             self.results["sanitizer"][tool] = found.get(code, f"failed with {code}: {text[-500:]}")
             self.save()
 

@@ -16,6 +16,7 @@ def render(results: Mapping[str, Any]) -> str:
     lines += [f"{results['started']}, {results['seconds']:.0f} s, `{results['command']}`", ""]
     for name, build in results["builds"].items():
         lines.append(f"- {name}: {build['result']} ({build['seconds']:.0f} s)")
+    lines += [f"- {compiler}" for compiler in results["compilers"]]
     checked = results["laws"]["checked"]
     broken = [w for w in checked if w["why"] is not None]
     end = "all" if results["laws"]["complete"] else "not all: no time was left for the others"
@@ -71,4 +72,6 @@ def _table(results: Mapping[str, Any]) -> list[str]:
 
 def _last_line(text: str) -> str:
     lines = [line for line in text.strip().splitlines() if line.strip()]
+    # NumPy ends its errors with the first numbers of the arrays.
+    lines = [line for line in lines if line.startswith("Mismatched elements")] or lines
     return lines[-1].strip()[:200] if lines else ""
