@@ -14,7 +14,8 @@ import gc
 import importlib
 import importlib.util
 import json
-from collections.abc import Callable, Mapping
+import os
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -32,25 +33,40 @@ from twml_ops import placement
 from twml_ops.ops._library import library
 
 SKEWS = {"Zipf 1.05": 1.05, "uniform": 0.0}
+MODEL = "model"
+TASKS = (FORWARD, *RULES, MODEL)
 QUICK_SKEWS = {"uniform": 0.0}
 QUICK = Workload(input_dim=2**9, units=16, batch_size=8, row_length=6)
 ON_HOST = f"{TWML_OPS}, table on the host"
 CALLS = 10  # calls that are timed together: work on a GPU is queued
 PACKAGES = (*machine.PACKAGES, "fbgemm-gpu", "nvidia-cuda-runtime-cu12")
+Save = Callable[[Mapping[str, Any]], None]
 _TORCH = {"torch": "benchmarks.contenders.torch", "fbgemm_gpu": "benchmarks.contenders.fbgemm"}
 
 
 def main(
     quick: Annotated[bool, typer.Option(help="Tiny sizes, as a test.")] = False,
     rounds: Annotated[int, typer.Option(min=1, help="Turns of each contender.")] = 11,
+    task: Annotated[
+        list[str] | None, typer.Option(help=f"Measure this alone, of {', '.join(TASKS)}. Repeat.")
+    ] = None,
+    ids: Annotated[
+        str | None, typer.Option(help=f"Measure this distribution alone, of {', '.join(SKEWS)}.")
+    ] = None,
     out: Annotated[Path, typer.Option(help="Folder of results.json and results.md.")] = Path(
         "out/gpu"
     ),
 ) -> None:
     """Measures twml_ops and every installed peer on the first GPU."""
+    for option, given, known in (("task", task, TASKS), ("ids", ids and [ids], SKEWS)):
+        unknown = sorted(set(given or ()) - set(known))
+        if unknown:
+            raise typer.BadParameter(f"--{option} must be of {', '.join(known)}, got {unknown[0]}")
     problem = library.cuda.problem() if tf.config.list_physical_devices("GPU") else "no GPU"
     if problem is not None:
         raise typer.BadParameter(f"TensorFlow cannot run the CUDA kernels: {problem}")
+    # TensorFlow would otherwise leave no memory to PyTorch.
+    os.environ.setdefault("TF_FORCE_GPU_ALLOW_GROWTH", "true")
     workload = QUICK if quick else Workload()
     command = "python -m benchmarks.gpu" + (" --quick" if quick else "")
     results = {
@@ -58,12 +74,21 @@ def main(
         "gpu": tf.config.experimental.get_device_details(
             tf.config.list_physical_devices("GPU")[0]
         ).get("device_name", "unknown"),
-        "kernels": measure_kernels(workload, rounds, QUICK_SKEWS if quick else SKEWS),
-        "model": measure_model(workload, rounds, quick),
     }
+
+    def save(part: str, found: Mapping[str, Any]) -> None:
+        """Writes what has been measured so far: a lease of a GPU can end before the run does."""
+        results[part] = found
+        (out / "results.json").write_text(json.dumps(results, indent=1, default=str))
+        (out / "results.md").write_text(render(results))
+
     out.mkdir(parents=True, exist_ok=True)
-    (out / "results.json").write_text(json.dumps(results, indent=1, default=str))
-    (out / "results.md").write_text(render(results))
+    skews = {n: s for n, s in (QUICK_SKEWS if quick else SKEWS).items() if ids in (None, n)}
+    tasks = [t for t in TASKS if task is None or t in task]
+    of_kernels = [t for t in tasks if t != MODEL]
+    measure_kernels(workload, rounds, skews, of_kernels, save=functools.partial(save, "kernels"))
+    if MODEL in tasks:
+        measure_model(workload, rounds, quick, save=functools.partial(save, "model"))
 
 
 def contenders(task: str) -> dict[str, tuple[str, Prepare]]:
@@ -85,7 +110,12 @@ def contenders(task: str) -> dict[str, tuple[str, Prepare]]:
 
 
 def measure_kernels(
-    workload: Workload, rounds: int, skews: Mapping[str, float], number: int = 8
+    workload: Workload,
+    rounds: int,
+    skews: Mapping[str, float],
+    tasks: Sequence[str] = (FORWARD, *RULES),
+    number: int = 8,
+    save: Save = lambda found: None,
 ) -> dict[str, Any]:
     """Times every contender on the same batches.
 
@@ -93,7 +123,9 @@ def measure_kernels(
         workload: Sizes; `skew` is not used.
         rounds: Turns of each contender.
         skews: Name of a distribution of ids -> Zipf exponent.
+        tasks: FORWARD, or rules of RULES.
         number: Batches of each distribution of ids.
+        save: Receives the results after each task.
 
     Returns:
         Seconds per call in `times[task][distribution][contender]`, `skipped[task][contender]` with
@@ -101,9 +133,17 @@ def measure_kernels(
         the memory in bytes/s.
     """
     bandwidth = memory_bandwidth(2**22 if workload == QUICK else 2**30)
-    times: dict[str, dict[str, dict[str, Any]]] = {task: {} for task in (FORWARD, *RULES)}
+    times: dict[str, dict[str, dict[str, Any]]] = {task: {} for task in tasks}
     skipped: dict[str, dict[str, str]] = {task: {} for task in times}
     floors: dict[str, dict[str, float]] = {task: {} for task in times}
+    results = {
+        "workload": asdict(workload),
+        "bandwidth": bandwidth,
+        "times": times,
+        "skipped": skipped,
+        "floors": floors,
+    }
+    save(results)
     has_cuda = importlib.util.find_spec("torch") is not None and _torch_has_cuda()
     for name, skew in skews.items():
         case = make_case(workload, workload.replace(skew=skew).batches(number), threads=2)
@@ -118,13 +158,8 @@ def measure_kernels(
             }
             del prepared
             gc.collect()
-    return {
-        "workload": asdict(workload),
-        "bandwidth": bandwidth,
-        "times": times,
-        "skipped": skipped,
-        "floors": floors,
-    }
+            save(results)
+    return results
 
 
 def prepare_all(
@@ -188,13 +223,16 @@ def memory_bandwidth(size: int) -> float:
     return CALLS * 3 * size / found["add"].lower
 
 
-def measure_model(workload: Workload, rounds: int, quick: bool) -> dict[str, Any]:
+def measure_model(
+    workload: Workload, rounds: int, quick: bool, save: Save = lambda found: None
+) -> dict[str, Any]:
     """Times `fit` of the model of docs/performance.md at the published batch sizes.
 
     Args:
         workload: Sizes.
         rounds: Fits of each contender.
         quick: Whether a few steps are enough.
+        save: Receives the results after each placement.
 
     Returns:
         The results of `benchmarks.model.measure` with the tables on the host and on the GPU.
@@ -206,6 +244,7 @@ def measure_model(workload: Workload, rounds: int, quick: bool) -> dict[str, Any
             found[name] = model.measure(
                 workload, rounds=rounds, rules=("adagrad",), log=lambda _: None, **sizes
             )
+        save(found)
     return found
 
 
@@ -241,7 +280,7 @@ def render(results: Mapping[str, Any]) -> str:
         lines += [f"- {name}: {why}" for name, why in kernels["skipped"][task].items()] + [""]
     lines += ["## Samples/s through `fit`", "", "| table | B | contender | samples/s |"]
     lines.append("|---|---|---|---|")
-    for place, found in results["model"].items():
+    for place, found in results.get("model", {}).items():
         for by_size in found["times"].values():
             for size, times in by_size.items():
                 for name, t in times.items():

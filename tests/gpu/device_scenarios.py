@@ -228,6 +228,7 @@ def bad_ids_of_a_table_on_the_gpu_raise_at_the_latest_in_the_next_step():
     linear = table_of("device")
     bad, good = (tf.ragged.constant([[1, i]], dtype=tf.int64) for i in (N + 5, 1))
     linear(bad)
+    tf.test.experimental.sync_devices()  # a card works on, while the host goes to the next op
     with pytest.raises(tf.errors.InvalidArgumentError, match=r"1 ids are out of range.*ids\[1\]"):
         linear(good)
     y = linear(good)  # reported once
@@ -314,7 +315,8 @@ def a_checkpoint_goes_on_where_another_placement_ended():
             where = "GPU" if target == "device" else "CPU"
             assert_on(where, table.kernel, *slots_of(second.optimizer, (N, D)))
             for a, b in zip(first.get_weights(), second.get_weights(), strict=True):
-                np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-7)
+                # A card adds the gradient of the bias in any order.
+                np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
             found[f"{kind} {source}"] = np.array(table.kernel)[::50]
     return found
 

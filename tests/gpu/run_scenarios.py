@@ -1,6 +1,10 @@
-"""Runs scenarios with the simulated GPU, and prints the outcome of each as JSON.
+"""Runs scenarios with a GPU, and prints the outcome of each as a line of JSON.
 
-python -m tests.gpu.run_scenarios LIBRARY [SCENARIO ...]
+    python -m tests.gpu.run_scenarios LIBRARY [SCENARIO ...]
+
+LIBRARY is the simulated GPU, or `real` for a card. A name of a module, such as
+`device_scenarios`, stands for its scenarios. What is printed on a machine with a card can be
+checked on another one: see `recorded` in test_gpu_hosts.py.
 """
 
 import json
@@ -43,15 +47,22 @@ IN_OWN_PROCESS = [
 ]
 
 
+def of_modules(names):
+    """Replaces names of modules by the names of their scenarios."""
+    for name in names:
+        inside = [n for n, s in SCENARIOS.items() if s.__module__ == f"{__package__}.{name}"]
+        yield from inside or [name]
+
+
 def main(library, *names):
     load_gpu(library)
-    outcomes = {}
-    for name in names or ORDER:
+    for name in [*of_modules(names)] or ORDER:
         try:
-            outcomes[name] = {"numbers": run_scenario(name)}
+            outcome = {"numbers": run_scenario(name)}
         except (Exception, pytest.fail.Exception):
-            outcomes[name] = {"error": traceback.format_exc()[-4000:]}
-    print(json.dumps(outcomes))
+            outcome = {"error": traceback.format_exc()[-4000:]}
+        # At once: a scenario that ends the process must not take the others' outcomes with it.
+        print(json.dumps({name: outcome}), flush=True)
 
 
 if __name__ == "__main__":

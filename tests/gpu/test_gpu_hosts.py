@@ -75,9 +75,28 @@ def marks_of(name):
     return [SLOW] * (name in OF_THE_BENCHMARK) + [ONE_TF] * one_tf
 
 
+def outcomes_in(text):
+    """The outcomes that run_scenarios.py has printed."""
+    found = {}
+    for line in text.splitlines():
+        if line.startswith("{"):
+            found |= json.loads(line)
+    return found
+
+
+def recorded(folder):
+    """The outcomes in the files `*.jsonl` of a folder, which were printed on another machine."""
+    found = {}
+    for path in sorted(Path(folder).glob("*.jsonl")):
+        found |= outcomes_in(path.read_text())
+    return found
+
+
 @pytest.fixture(scope="module")
 def outcomes(request):
     """The outcome of each scenario of which a test was selected."""
+    if "TWML_GPU_OUTCOMES" in os.environ:
+        return recorded(os.environ["TWML_GPU_OUTCOMES"])
     asked = {i.callspec.params["name"] for i in request.session.items if i.path == request.path}
     here, alone = ([n for n in names if n in asked] for names in (ORDER, IN_OWN_PROCESS))
     env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])}
@@ -96,17 +115,40 @@ def outcomes(request):
             text=True,
             check=False,
         )
-        assert done.returncode == 0, done.stderr[-3000:]
-        found |= json.loads(done.stdout.splitlines()[-1])
+        found |= outcomes_in(done.stdout)
+        if done.returncode != 0:  # in the first scenario without an outcome, or after the last one
+            ended = {"error": f"exit status {done.returncode}: {done.stderr[-3000:]}"}
+            lost = [n for n in names if n not in found] or names[-1:]
+            found |= dict.fromkeys(lost, ended)
     return found
+
+
+def is_real_gpu():
+    return "TWML_GPU_OUTCOMES" in os.environ or os.environ.get("TWML_REAL_GPU") == "1"
+
+
+# A card and a CPU differ in the last bits of TensorFlow's own ops, such as `tanh`, and a table of
+# bfloat16 can then round to the next number, which is 2^-8 of the value away.
+ROUNDED = {"float32": (1e-4, 1e-6), "bfloat16": (2**-6, 1e-5)}
+
+
+def tolerances(name, key):
+    rounded = is_real_gpu() and (
+        "bfloat16" in f"{name} {key}"
+        or name.startswith(("grouped_tables_cross", "grouped_tables_on_the_gpu"))
+    )
+    return ROUNDED["bfloat16" if rounded else "float32"]
 
 
 @pytest.mark.usefixtures("fresh_keras")
 @pytest.mark.parametrize("name", [pytest.param(n, marks=marks_of(n)) for n in SCENARIOS])
 def test_with_a_gpu(outcomes, name):
+    if name not in outcomes and "TWML_GPU_OUTCOMES" in os.environ:
+        pytest.skip("the scenario was not run on the other machine")
     assert "error" not in outcomes[name], outcomes[name]["error"]
     got = outcomes[name]["numbers"]
     want = run_scenario(name)
     assert got.keys() == want.keys()
     for key in want:
-        np.testing.assert_allclose(got[key], want[key], rtol=1e-4, atol=1e-6, err_msg=key)
+        rtol, atol = tolerances(name, key)
+        np.testing.assert_allclose(got[key], want[key], rtol=rtol, atol=atol, err_msg=key)
