@@ -129,12 +129,6 @@ DEFECTS = [
         "warp.lane",
     ),
     build.Edit(
-        "the_last_columns_are_read_from_the_next_row",
-        "segment_sum.h",
-        "const bool owns = column < p.dim;",
-        "const bool owns = true;",
-    ),
-    build.Edit(
         "wide_columns_without_alignment",
         "segment_sum.h",
         "!(dim % vec == 0 && (... && fits(pointers)))",
