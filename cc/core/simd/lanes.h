@@ -27,11 +27,12 @@ constexpr int kMaxBlock = 8;
 #endif
 constexpr int kPrefetchAhead = 12;
 
-typedef float Vec __attribute__((vector_size(kLanes * 4), aligned(4), may_alias));
+typedef float Vec __attribute__((vector_size(kLanes * 4)));
 
 // Not by a reference, in whose type clang drops the alignment.
-inline Vec VecAt(const float* p) { return *reinterpret_cast<const Vec*>(p); }
-inline void StoreVec(Vec v, float* p) { *reinterpret_cast<Vec*>(p) = v; }
+typedef float VecInMemory __attribute__((vector_size(kLanes * 4), aligned(4), may_alias));
+inline Vec VecAt(const float* p) { return *reinterpret_cast<const VecInMemory*>(p); }
+inline void StoreVec(Vec v, float* p) { *reinterpret_cast<VecInMemory*>(p) = v; }
 
 // Vectors of n lanes, for rows that are narrower than kLanes. They are copied to and from memory of
 // any alignment: a template drops the attribute that Vec has for that.

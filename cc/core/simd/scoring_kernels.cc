@@ -147,13 +147,14 @@ __attribute__((always_inline)) inline void DenseBlock(const float* weights, int6
   };
   int64_t k = 0;
   for (; k + 2 <= in; k += 2) {
+    const float* const inputs = x + k;
 #pragma GCC unroll 4
     for (int v = 0; v < kSums; ++v) {
       const Vec first = VecAt(weights_of(v, k)), second = VecAt(weights_of(v, k + 1));
 #pragma GCC unroll 4
       for (int r = 0; r < kRows; ++r) {
-        even[r][v] = MulAdd(x[r * x_stride + k], first, even[r][v]);
-        odd[r][v] = MulAdd(x[r * x_stride + k + 1], second, odd[r][v]);
+        even[r][v] = MulAdd(inputs[r * x_stride], first, even[r][v]);
+        odd[r][v] = MulAdd(inputs[r * x_stride + 1], second, odd[r][v]);
       }
     }
   }
@@ -247,9 +248,8 @@ void PairProducts(const float* x, int64_t n, int64_t dim, float* scratch, float*
   for (int64_t i = 0; i < n; ++i) {
     for (int64_t j = i + 1; j < n; j += kLanes) {
       Vec sum = {};
-      for (int64_t d = 0; d < dim; ++d) {
-        sum = MulAdd(x[i * dim + d], VecAt(scratch + d * stride + j), sum);
-      }
+      const float *a = x + i * dim, *const end = a + dim, *b = scratch + j;
+      for (; a < end; ++a, b += stride) sum = MulAdd(*a, VecAt(b), sum);
       StoreFirst(sum, out + j - i - 1, n - j);
     }
     out += n - 1 - i;
@@ -291,10 +291,15 @@ void SumInt8Narrow(const int8_t* table, const float* scale, int64_t dim, int64_t
                    const int64_t* ids, const float* values, int64_t n, float* out) {
   float sums[kLanes] = {};
   if (width == 1) {  // independent sums hide the latency of the additions
-    for (int64_t k = 0; k < n; ++k) {
+    const auto add = [&](int64_t k, float sum) __attribute__((always_inline)) {
       const float factor = values == nullptr ? scale[ids[k]] : values[k] * scale[ids[k]];
-      sums[k % 4] = MulAdd(factor, static_cast<float>(table[ids[k] * dim]), sums[k % 4]);
+      return MulAdd(factor, static_cast<float>(table[ids[k] * dim]), sum);
+    };
+    int64_t k = 0;
+    for (; k + 4 <= n; k += 4) {
+      for (int i = 0; i < 4; ++i) sums[i] = add(k + i, sums[i]);
     }
+    for (int i = 0; k + i < n; ++i) sums[i] = add(k + i, sums[i]);
     out[0] = sums[0] + sums[1] + sums[2] + sums[3];
     return;
   }
@@ -327,16 +332,12 @@ void SumInt8Rows(const int8_t* table, const float* scale, int64_t dim, const int
 
 // Returns the factor of the codes of a row, and adds what its items begin with to `offsets`.
 template <bool kRoundedOnce>
-inline float AddOffset(const uint8_t* row, const float* value, float* offsets) {
+inline float AddOffset(const uint8_t* row, float value, float* offsets) {
   float scale, offset;
   __builtin_memcpy(&scale, row, sizeof(scale));
   __builtin_memcpy(&offset, row + sizeof(scale), sizeof(offset));
-  if (value == nullptr) {
-    *offsets += offset;
-    return scale;
-  }
-  *offsets = kRoundedOnce ? MulAdd(*value, offset, *offsets) : *offsets + *value * offset;
-  return *value * scale;
+  *offsets = kRoundedOnce ? MulAdd(value, offset, *offsets) : *offsets + value * offset;
+  return value * scale;
 }
 
 // Loads kLanes codes of 8 bits as integers.
@@ -364,8 +365,8 @@ __attribute__((always_inline)) inline void SumCodesBlock(const uint8_t* rows, in
       __builtin_prefetch(next + row_bytes - 1);
     }
     const uint8_t* const row = rows + ids[k] * row_bytes;
-    const float factor =
-        AddOffset<kRoundedOnce>(row, values == nullptr ? nullptr : values + k, &offsets);
+    const float value = values == nullptr ? 1.0f : values[k];
+    const float factor = AddOffset<kRoundedOnce>(row, value, &offsets);
     const uint8_t* const codes = row + kQuantizedRowHead + at;
 #pragma GCC unroll 8
     for (int v = 0; v < kVecs; ++v) {
@@ -384,15 +385,24 @@ __attribute__((always_inline)) inline void SumCodesBlock(const uint8_t* rows, in
   }
 }
 
-// The same for `width` bytes, fewer than a vector.
+// The same for `width` bytes, fewer than a vector. More than half of one are the last lanes of a
+// vector that begins before them, if the row does.
 template <int kBits>
 void SumCodesNarrow(const uint8_t* rows, int64_t row_bytes, int64_t at, int64_t width,
                     const int64_t* ids, const float* values, int64_t n, float* out, float* high) {
   float sums[kLanes] = {}, high_sums[kLanes] = {};
+  const int64_t before = kLanes - width;
+  if (before < width && before <= kQuantizedRowHead + at) {
+    SumCodesBlock<kBits, 1>(rows, row_bytes, at - before, ids, values, n, sums, high_sums);
+    for (int64_t i = 0; i < width; ++i) out[i] = sums[before + i];
+    for (int64_t i = 0; kBits == 4 && i < width; ++i) high[i] = high_sums[before + i];
+    return;
+  }
   float offsets = 0;
   for (int64_t k = 0; k < n; ++k) {
     const uint8_t* const row = rows + ids[k] * row_bytes;
-    const float factor = AddOffset<true>(row, values == nullptr ? nullptr : values + k, &offsets);
+    const float value = values == nullptr ? 1.0f : values[k];
+    const float factor = AddOffset<true>(row, value, &offsets);
     const uint8_t* const codes = row + kQuantizedRowHead + at;
     for (int64_t i = 0; i < width; ++i) {
       const float low = static_cast<float>(kBits == 8 ? codes[i] : codes[i] & 15);
