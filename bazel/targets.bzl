@@ -20,6 +20,8 @@ COPTS = [
     "-O3",
     "-fPIC",
     "-fno-math-errno",
+    # Compilers, and their versions, differ in which products and sums they fuse by themselves.
+    "-ffp-contract=off",
     "-fvisibility=hidden",
     "-Wall",
     "-Wextra",

@@ -63,6 +63,16 @@ inline std::vector<float> RandomFloats(int64_t n, int seed = 2) {
   return out;
 }
 
+// FNV-1a of the bytes of all numbers, after what `digest` is of.
+constexpr uint64_t kEmptyDigest = 14695981039346656037u;
+inline uint64_t Digest(const std::vector<float>& numbers, uint64_t digest) {
+  const auto* const bytes = reinterpret_cast<const uint8_t*>(numbers.data());
+  for (size_t i = 0; i < numbers.size() * sizeof(float); ++i) {
+    digest = (digest ^ bytes[i]) * 1099511628211u;
+  }
+  return digest;
+}
+
 // Expects equality up to `tolerance` times the largest expected number.
 inline void ExpectNear(const std::vector<float>& got, const std::vector<double>& want,
                        double tolerance = 3e-5) {

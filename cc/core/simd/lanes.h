@@ -3,6 +3,12 @@
 #ifndef TWML_CORE_SIMD_LANES_H_
 #define TWML_CORE_SIMD_LANES_H_
 
+#if defined(__FMA__)
+#include <immintrin.h>
+#elif defined(__ARM_FEATURE_FMA)
+#include <arm_neon.h>
+#endif
+
 #include "cc/core/simd/row_kernels.h"
 #include "cc/core/simd/update_steps.h"
 
@@ -21,11 +27,12 @@ constexpr int kMaxBlock = 8;
 #endif
 constexpr int kPrefetchAhead = 12;
 
-typedef float Vec __attribute__((vector_size(kLanes * 4), aligned(4), may_alias));
+typedef float Vec __attribute__((vector_size(kLanes * 4)));
 
 // Not by a reference, in whose type clang drops the alignment.
-inline Vec VecAt(const float* p) { return *reinterpret_cast<const Vec*>(p); }
-inline void StoreVec(Vec v, float* p) { *reinterpret_cast<Vec*>(p) = v; }
+typedef float VecInMemory __attribute__((vector_size(kLanes * 4), aligned(4), may_alias));
+inline Vec VecAt(const float* p) { return *reinterpret_cast<const VecInMemory*>(p); }
+inline void StoreVec(Vec v, float* p) { *reinterpret_cast<VecInMemory*>(p) = v; }
 
 // Vectors of n lanes, for rows that are narrower than kLanes. They are copied to and from memory of
 // any alignment: a template drops the attribute that Vec has for that.
@@ -35,6 +42,29 @@ struct Lanes {
   typedef uint16_t Halves __attribute__((vector_size(n * 2)));
   typedef uint32_t Words __attribute__((vector_size(n * 4)));
 };
+
+// MulAdd of each lane, by an intrinsic: compilers differ in which products and sums of vectors they
+// fuse, and g++ does not fuse the same ones from version 13 on.
+#define TWML_LANES_MUL_ADD(n, ...)                                                       \
+  TWML_INLINE Lanes<n>::Floats MulAdd(Lanes<n>::Floats a, Lanes<n>::Floats b,            \
+                                      Lanes<n>::Floats c) {                              \
+    return __VA_ARGS__;                                                                  \
+  }                                                                                      \
+  TWML_INLINE Lanes<n>::Floats MulAdd(float a, Lanes<n>::Floats b, Lanes<n>::Floats c) { \
+    return MulAdd(a - Lanes<n>::Floats{}, b, c);                                         \
+  }
+#if defined(__AVX512F__)
+TWML_LANES_MUL_ADD(16, _mm512_fmadd_ps(a, b, c))
+#endif
+#if defined(__FMA__)
+TWML_LANES_MUL_ADD(8, _mm256_fmadd_ps(a, b, c))
+TWML_LANES_MUL_ADD(4, _mm_fmadd_ps(a, b, c))
+#elif defined(__ARM_FEATURE_FMA)
+TWML_LANES_MUL_ADD(4, vfmaq_f32(c, a, b))
+#else
+TWML_LANES_MUL_ADD(4, c + a * b)
+#endif
+#undef TWML_LANES_MUL_ADD
 
 // Weights are loaded as floats for every storage type. A bfloat16 is the upper half of a float.
 template <int n = kLanes>
@@ -89,7 +119,7 @@ __attribute__((always_inline)) inline void SumBlock(const W* table, int64_t dim,
       if constexpr (kBinary) {
         sum[i] += w;
       } else {
-        sum[i] += values[k] * w;
+        sum[i] = MulAdd(values[k], w, sum[i]);
       }
     }
   }

@@ -10,7 +10,7 @@ inline bool IsFinite(float x) { return x - x == 0; }
 inline float Min(float a, float b) { return b < a ? b : a; }
 inline float Max(float a, float b) { return a < b ? b : a; }
 
-// The nearest code. The clamp comes before the sum, so the compiler cannot fuse it.
+// The nearest code. The clamp comes between the product and the sum, which are rounded one by one.
 inline int32_t Code(float x, const QuantizedGrid& grid) {
   const float at = (x - grid.offset) * grid.inverse;
   const float clamped = Min(Max(at, 0.0f), static_cast<float>(grid.levels));

@@ -1,6 +1,6 @@
 // Kernels for the quantization of rows, compiled once per SIMD level. Their results have the same
 // bits at every level: sums have a fixed order, and every product that is followed by a sum is
-// exact, so it does not matter whether the compiler fuses the two.
+// exact, so it does not matter whether the two are fused.
 #ifndef TWML_CORE_SIMD_QUANTIZE_KERNELS_H_
 #define TWML_CORE_SIMD_QUANTIZE_KERNELS_H_
 

@@ -43,8 +43,10 @@ void SumNarrow(const W* table, int64_t dim, const Id* ids, const float* values, 
   for (int64_t k = 0; k < n; ++k) {
     if (k + kNarrowAhead < readable) __builtin_prefetch(table + ids[k + kNarrowAhead] * dim);
     const W* row = table + ids[k] * dim;
-    const float value = kBinary ? 1.0f : values[k];
-    for (int64_t i = 0; i < dim; ++i) sum[i] += value * ToFloat(row[i]);
+    for (int64_t i = 0; i < dim; ++i) {
+      const float w = ToFloat(row[i]);
+      sum[i] = kBinary ? sum[i] + w : MulAdd(values[k], w, sum[i]);
+    }
   }
   for (int64_t i = 0; i < dim; ++i) out[i] = sum[i];
 }
@@ -190,7 +192,7 @@ __attribute__((always_inline)) inline void DotBlock(const W* table, int64_t dim,
   const auto add = [&](int64_t i) __attribute__((always_inline)) {
     const Vec g = VecAt(row + i);
 #pragma GCC unroll 16
-    for (int j = 0; j < kRows; ++j) sums[j] += Load(w[j] + i) * g;
+    for (int j = 0; j < kRows; ++j) sums[j] = MulAdd(Load(w[j] + i), g, sums[j]);
   };
   int64_t i = 0;
   for (; i + kStep <= dim; i += kStep) {

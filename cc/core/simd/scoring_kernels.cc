@@ -50,14 +50,14 @@ inline Vec Exp(Vec x) {
   constexpr float kLargest = 88.7228f, kSmallest = -87.3365f, kRound = 12582912.0f;
   const Vec limited = Select(x > kLargest, Splat(kLargest), x);
   const Vec inner = Select(limited < kSmallest, Splat(kSmallest), limited);
-  const Vec n = inner * 1.44269504f + kRound - kRound;
-  const Vec r = inner - n * 0.693359375f + n * 2.12194440e-4f;
-  Vec p = r * 1.9875691500e-4f + 1.3981999507e-3f;
-  p = p * r + 8.3334519073e-3f;
-  p = p * r + 4.1665795894e-2f;
-  p = p * r + 1.6666665459e-1f;
-  p = p * r + 5.0000001201e-1f;
-  p = p * (r * r) + r + 1.0f;
+  const Vec n = MulAdd(1.44269504f, inner, Splat(kRound)) - kRound;
+  const Vec r = MulAdd(2.12194440e-4f, n, MulAdd(-0.693359375f, n, inner));
+  Vec p = MulAdd(1.9875691500e-4f, r, Splat(1.3981999507e-3f));
+  p = MulAdd(p, r, Splat(8.3334519073e-3f));
+  p = MulAdd(p, r, Splat(4.1665795894e-2f));
+  p = MulAdd(p, r, Splat(1.6666665459e-1f));
+  p = MulAdd(p, r, Splat(5.0000001201e-1f));
+  p = MulAdd(p, r * r, r) + 1.0f;
   // 2^n in two factors, because 2^128 is no float.
   const Integers whole = __builtin_convertvector(n, Integers), half = whole >> 1;
   const Vec first = reinterpret_cast<Vec>((half + 127) << 23);
@@ -74,11 +74,11 @@ inline Vec Tanh(Vec x) {
   const Vec magnitude =
       reinterpret_cast<Vec>(reinterpret_cast<Integers>(x) & static_cast<int32_t>(0x7fffffff));
   const Vec z = x * x;
-  Vec p = z * -5.70498872745e-3f + 2.06390887954e-2f;
-  p = p * z - 5.37397155531e-2f;
-  p = p * z + 1.33314422036e-1f;
-  p = p * z - 3.33332819422e-1f;
-  p = p * z * x + x;
+  Vec p = MulAdd(-5.70498872745e-3f, z, Splat(2.06390887954e-2f));
+  p = MulAdd(p, z, Splat(-5.37397155531e-2f));
+  p = MulAdd(p, z, Splat(1.33314422036e-1f));
+  p = MulAdd(p, z, Splat(-3.33332819422e-1f));
+  p = MulAdd(p * z, x, x);
   const Vec large = 1.0f - 2.0f / (Exp(magnitude + magnitude) + 1.0f);
   const Vec y = Select(magnitude < 0.625f, p, Select(x < 0.0f, -large, large));
   return Select(x != x, x, y);
@@ -147,20 +147,21 @@ __attribute__((always_inline)) inline void DenseBlock(const float* weights, int6
   };
   int64_t k = 0;
   for (; k + 2 <= in; k += 2) {
+    const float* const inputs = x + k;
 #pragma GCC unroll 4
     for (int v = 0; v < kSums; ++v) {
       const Vec first = VecAt(weights_of(v, k)), second = VecAt(weights_of(v, k + 1));
 #pragma GCC unroll 4
       for (int r = 0; r < kRows; ++r) {
-        even[r][v] += x[r * x_stride + k] * first;
-        odd[r][v] += x[r * x_stride + k + 1] * second;
+        even[r][v] = MulAdd(inputs[r * x_stride], first, even[r][v]);
+        odd[r][v] = MulAdd(inputs[r * x_stride + 1], second, odd[r][v]);
       }
     }
   }
   if (k < in) {
     for (int v = 0; v < kSums; ++v) {
       const Vec last = VecAt(weights_of(v, k));
-      for (int r = 0; r < kRows; ++r) even[r][v] += x[r * x_stride + k] * last;
+      for (int r = 0; r < kRows; ++r) even[r][v] = MulAdd(x[r * x_stride + k], last, even[r][v]);
     }
   }
   for (int v = 0; v < kSums; ++v) {
@@ -200,11 +201,12 @@ void DenseNarrow(const PackedWeights& weights, const float* bias, Activation act
       Vec even = {}, odd = {};
       int64_t k = 0;
       for (; k + 2 * kLanes <= in; k += 2 * kLanes) {
-        even += VecAt(row + k) * VecAt(column + k);
-        odd += VecAt(row + k + kLanes) * VecAt(column + k + kLanes);
+        even = MulAdd(VecAt(row + k), VecAt(column + k), even);
+        odd = MulAdd(VecAt(row + k + kLanes), VecAt(column + k + kLanes), odd);
       }
-      for (; k < in; k += kLanes)
-        even += LoadFirst(row + k, in - k) * LoadFirst(column + k, in - k);
+      for (; k < in; k += kLanes) {
+        even = MulAdd(LoadFirst(row + k, in - k), LoadFirst(column + k, in - k), even);
+      }
       sums[o] = AddLanes(even + odd) + (bias == nullptr ? 0.0f : bias[o]);
     }
     StoreFirst(Activate(activation, VecAt(sums)), y + r * y_stride, weights.out);
@@ -246,9 +248,8 @@ void PairProducts(const float* x, int64_t n, int64_t dim, float* scratch, float*
   for (int64_t i = 0; i < n; ++i) {
     for (int64_t j = i + 1; j < n; j += kLanes) {
       Vec sum = {};
-      for (int64_t d = 0; d < dim; ++d) {
-        sum += x[i * dim + d] * VecAt(scratch + d * stride + j);
-      }
+      const float *a = x + i * dim, *const end = a + dim, *b = scratch + j;
+      for (; a < end; ++a, b += stride) sum = MulAdd(*a, VecAt(b), sum);
       StoreFirst(sum, out + j - i - 1, n - j);
     }
     out += n - 1 - i;
@@ -279,7 +280,7 @@ __attribute__((always_inline)) inline void SumInt8Block(const int8_t* table, con
     const float factor = values == nullptr ? scale[ids[k]] : values[k] * scale[ids[k]];
 #pragma GCC unroll 8
     for (int v = 0; v < kVecs; ++v) {
-      sums[v] += factor * LoadBytes(row + v * kLanes);
+      sums[v] = MulAdd(factor, LoadBytes(row + v * kLanes), sums[v]);
     }
   }
   for (int v = 0; v < kVecs; ++v) StoreVec(sums[v], out + v * kLanes);
@@ -290,17 +291,24 @@ void SumInt8Narrow(const int8_t* table, const float* scale, int64_t dim, int64_t
                    const int64_t* ids, const float* values, int64_t n, float* out) {
   float sums[kLanes] = {};
   if (width == 1) {  // independent sums hide the latency of the additions
-    for (int64_t k = 0; k < n; ++k) {
+    const auto add = [&](int64_t k, float sum) __attribute__((always_inline)) {
       const float factor = values == nullptr ? scale[ids[k]] : values[k] * scale[ids[k]];
-      sums[k % 4] += factor * static_cast<float>(table[ids[k] * dim]);
+      return MulAdd(factor, static_cast<float>(table[ids[k] * dim]), sum);
+    };
+    int64_t k = 0;
+    for (; k + 4 <= n; k += 4) {
+      for (int i = 0; i < 4; ++i) sums[i] = add(k + i, sums[i]);
     }
+    for (int i = 0; k + i < n; ++i) sums[i] = add(k + i, sums[i]);
     out[0] = sums[0] + sums[1] + sums[2] + sums[3];
     return;
   }
   for (int64_t k = 0; k < n; ++k) {
     const int8_t* const row = table + ids[k] * dim;
     const float factor = values == nullptr ? scale[ids[k]] : values[k] * scale[ids[k]];
-    for (int64_t i = 0; i < width; ++i) sums[i] += factor * static_cast<float>(row[i]);
+    for (int64_t i = 0; i < width; ++i) {
+      sums[i] = MulAdd(factor, static_cast<float>(row[i]), sums[i]);
+    }
   }
   for (int64_t i = 0; i < width; ++i) out[i] = sums[i];
 }
@@ -322,17 +330,14 @@ void SumInt8Rows(const int8_t* table, const float* scale, int64_t dim, const int
   if (d < dim) SumInt8Narrow(table + d, scale, dim, dim - d, ids, values, n, out + d);
 }
 
-// Rows of codes: the factor of the codes of a row, and what its items begin with.
-struct RowGrid {
-  float factor, offset;
-};
-
-inline RowGrid GridOf(const uint8_t* row, const float* value) {
+// Returns the factor of the codes of a row, and adds what its items begin with to `offsets`.
+template <bool kRoundedOnce>
+inline float AddOffset(const uint8_t* row, float value, float* offsets) {
   float scale, offset;
   __builtin_memcpy(&scale, row, sizeof(scale));
   __builtin_memcpy(&offset, row + sizeof(scale), sizeof(offset));
-  if (value == nullptr) return {scale, offset};
-  return {*value * scale, *value * offset};
+  *offsets = kRoundedOnce ? MulAdd(value, offset, *offsets) : *offsets + value * offset;
+  return value * scale;
 }
 
 // Loads kLanes codes of 8 bits as integers.
@@ -349,6 +354,8 @@ __attribute__((always_inline)) inline void SumCodesBlock(const uint8_t* rows, in
                                                          const float* values, int64_t n, float* out,
                                                          float* high) {
   constexpr int64_t kAhead = 12;
+  // The widest block of 4 bits rounds its offsets twice. It always has, and scores keep their bits.
+  constexpr bool kRoundedOnce = kBits == 8 || kVecs < 4;
   Vec sums[kVecs] = {}, high_sums[kVecs] = {};
   float offsets = 0;
   for (int64_t k = 0; k < n; ++k) {
@@ -358,17 +365,17 @@ __attribute__((always_inline)) inline void SumCodesBlock(const uint8_t* rows, in
       __builtin_prefetch(next + row_bytes - 1);
     }
     const uint8_t* const row = rows + ids[k] * row_bytes;
-    const RowGrid grid = GridOf(row, values == nullptr ? nullptr : values + k);
-    offsets += grid.offset;
+    const float value = values == nullptr ? 1.0f : values[k];
+    const float factor = AddOffset<kRoundedOnce>(row, value, &offsets);
     const uint8_t* const codes = row + kQuantizedRowHead + at;
 #pragma GCC unroll 8
     for (int v = 0; v < kVecs; ++v) {
       const Integers loaded = LoadCodes(codes + v * kLanes);
       if (kBits == 8) {
-        sums[v] += grid.factor * __builtin_convertvector(loaded, Vec);
+        sums[v] = MulAdd(factor, __builtin_convertvector(loaded, Vec), sums[v]);
       } else {
-        sums[v] += grid.factor * __builtin_convertvector(loaded & 15, Vec);
-        high_sums[v] += grid.factor * __builtin_convertvector(loaded >> 4, Vec);
+        sums[v] = MulAdd(factor, __builtin_convertvector(loaded & 15, Vec), sums[v]);
+        high_sums[v] = MulAdd(factor, __builtin_convertvector(loaded >> 4, Vec), high_sums[v]);
       }
     }
   }
@@ -378,20 +385,31 @@ __attribute__((always_inline)) inline void SumCodesBlock(const uint8_t* rows, in
   }
 }
 
-// The same for `width` bytes, fewer than a vector.
+// The same for `width` bytes, fewer than a vector. More than half of one are the last lanes of a
+// vector that begins before them, if the row does.
 template <int kBits>
 void SumCodesNarrow(const uint8_t* rows, int64_t row_bytes, int64_t at, int64_t width,
                     const int64_t* ids, const float* values, int64_t n, float* out, float* high) {
   float sums[kLanes] = {}, high_sums[kLanes] = {};
+  const int64_t before = kLanes - width;
+  if (before < width && before <= kQuantizedRowHead + at) {
+    SumCodesBlock<kBits, 1>(rows, row_bytes, at - before, ids, values, n, sums, high_sums);
+    for (int64_t i = 0; i < width; ++i) out[i] = sums[before + i];
+    for (int64_t i = 0; kBits == 4 && i < width; ++i) high[i] = high_sums[before + i];
+    return;
+  }
   float offsets = 0;
   for (int64_t k = 0; k < n; ++k) {
     const uint8_t* const row = rows + ids[k] * row_bytes;
-    const RowGrid grid = GridOf(row, values == nullptr ? nullptr : values + k);
-    offsets += grid.offset;
+    const float value = values == nullptr ? 1.0f : values[k];
+    const float factor = AddOffset<true>(row, value, &offsets);
     const uint8_t* const codes = row + kQuantizedRowHead + at;
     for (int64_t i = 0; i < width; ++i) {
-      sums[i] += grid.factor * static_cast<float>(kBits == 8 ? codes[i] : codes[i] & 15);
-      if (kBits == 4) high_sums[i] += grid.factor * static_cast<float>(codes[i] >> 4);
+      const float low = static_cast<float>(kBits == 8 ? codes[i] : codes[i] & 15);
+      sums[i] = MulAdd(factor, low, sums[i]);
+      if (kBits == 4) {
+        high_sums[i] = MulAdd(factor, static_cast<float>(codes[i] >> 4), high_sums[i]);
+      }
     }
   }
   for (int64_t i = 0; i < width; ++i) {

@@ -41,7 +41,7 @@ TWML_UPDATE_RULE(RowWiseAdagrad) {
   float squares = 0;
   if (whole > 0) {
     Vec sums = {};
-    for (int64_t i = 0; i < whole; i += kLanes) sums += VecAt(g + i) * VecAt(g + i);
+    for (int64_t i = 0; i < whole; i += kLanes) sums = MulAdd(VecAt(g + i), VecAt(g + i), sums);
     for (int lane = 0; lane < kLanes; ++lane) squares += sums[lane];
   }
   for (int64_t i = whole; i < n; ++i) squares = MulAdd(g[i], g[i], squares);

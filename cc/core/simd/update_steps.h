@@ -20,9 +20,9 @@
 namespace twml::TWML_SIMD_LEVEL {
 namespace {
 
-// a * b + c, rounded once if the SIMD level supports it. The formulas call this function
-// explicitly, because the compiler's own contractions differ between the places where a rule is
-// inlined, and the bits of the result with them.
+// a * b + c, rounded once if the SIMD level supports it. All kernels call this function, or the one
+// of lanes.h for vectors, where a product and a sum are rounded once. With -ffp-contract=off no
+// compiler fuses others, so the bits depend on the level alone.
 TWML_INLINE float MulAdd(float a, float b, float c) {
 #if defined(__FMA__) || defined(__ARM_FEATURE_FMA) || defined(TWML_CUDA)
   return __builtin_fmaf(a, b, c);
