@@ -28,7 +28,7 @@ NATIVE = $(wildcard cc/core/*.cc cc/core/*.h cc/core/scorer/*.cc cc/core/scorer/
 # Make must not delete stamp files of intermediate targets.
 .SECONDARY:
 
-.PHONY: help tensorflows setup train test test-cc test-aarch64 test-asan test-tsan test-cc-asan test-cc-tsan test-ops-asan test-slow test-smoke test-fake-gpu test-gpu test-gpu-check test-nvcc gpu-proof test-tpu fuzz fuzz-coverage lint format bench bench-gpu quality cuda-library cuda-wheel wheel test-wheel release stubs docs bazel clean
+.PHONY: help tensorflows built setup train test test-cc test-aarch64 test-asan test-tsan test-cc-asan test-cc-tsan test-ops-asan test-slow test-smoke test-fake-gpu test-gpu test-gpu-check test-nvcc gpu-proof test-tpu fuzz fuzz-coverage lint format bench bench-gpu quality cuda-library cuda-wheel wheel test-wheel release stubs docs bazel clean
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / { printf "make %-14s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 	@echo "TF=2.15 selects the TensorFlow version of a target, TEST_TFS=2.21 the TensorFlow versions of the tests."
@@ -60,6 +60,9 @@ help: ## list the targets
 
 tensorflows: $(TEST_TFS:%=.venv/tf-%/.tensorflow)
 
+# One after another, since all of them write into the checkout.
+built: ; for tf in $(TEST_TFS); do $(MAKE) .venv/tf-$$tf/.built || exit 1; done
+
 setup: .venv/tf-$(TF)/.built ## create the environment and build the native code
 
 train: .venv/tf-$(TF)/.trainable ## train the example model on real flights
@@ -89,34 +92,33 @@ ANY_TF_TESTS = tests/benchmarks tests/checkpoint/test_killed.py tests/cli/test_c
 	tests/training/test_second_model.py tests/training/test_trial.py tests/training/test_typed_values.py
 
 # TensorFlow 2.21 is tested with Keras 2 as well (TF_USE_LEGACY_KERAS=1): what depends on the Keras version is tested on
-# every change, without models of all layers, which TensorFlow 2.15 saves. Everything that uses Keras is tested
-# by `make test-slow`, as it runs with Keras 3 and on TensorFlow 2.15.
-LEGACY_KERAS_TESTS = $(addprefix tests/layers/test_,keras_forms.py save_tables.py saving.py serialization.py) \
-	$(addprefix tests/optimizers/test_,composite.py optimizer_config.py optimizers.py wrapped_options.py) \
+# every change, without configurations and files, which TensorFlow 2.15 tests with the same Keras. Everything that uses
+# Keras is tested by `make test-slow`, as it runs with Keras 3 and on TensorFlow 2.15.
+LEGACY_KERAS_TESTS = tests/layers/test_keras_forms.py $(addprefix tests/optimizers/test_,composite.py wrapped_options.py) \
 	tests/metrics/test_metrics.py tests/examples/test_tfrs.py tests/docs/test_guides.py
 ALL_LEGACY_KERAS_TESTS = tests/test_batch.py tests/layers tests/optimizers tests/metrics tests/examples tests/docs/test_guides.py
 
-# These tests, in which variables and ops have to be on the right device, run with the simulated GPU as well. On the
-# second TensorFlow replicas run only with it, as do the tests that Keras 2 on TensorFlow 2.21 runs without a GPU.
-FAKE_GPU_TESTS = tests/distribute/test_mirrored.py tests/export/test_saved_model.py $(ONCE_IN_KERAS_2)
-ONCE_IN_KERAS_2 = tests/optimizers/test_optimizers.py \
+# These tests, in which variables and ops have to be on the right device, run with the simulated GPU as well. Those of
+# layers and optimizers do so on the second TensorFlow only, and replicas run there in no other way: with Keras 3 tests/gpu
+# trains every layer and optimizer on a GPU.
+FAKE_GPU_TESTS = $(REPLICAS) tests/export/test_saved_model.py $(GPU_IN_KERAS_2)
+REPLICAS = tests/distribute/test_mirrored.py
+GPU_IN_KERAS_2 = tests/optimizers/test_optimizers.py \
 	$(addprefix tests/layers/test_,grouped_sparse_linear.py max_norm.py online_standardize.py sparse_linear.py)
 
 # The single tests with the marker one_tf run on the first of TEST_TFS only as well.
 on_first = $(filter $(1),$(firstword $(TEST_TFS)))
 marked_on = -m "not slow$(if $(call on_first,$(1)),, and not one_tf)"
-ignored_on = $(if $(call on_first,$(1)),,$(patsubst %,--ignore=%,$(ANY_TF_TESTS) $(ONCE_IN_KERAS_2) tests/distribute/test_mirrored.py))
-# Slow tests of which the GPU changes little, and on the first TensorFlow arithmetic that it runs without a GPU as well:
-# `make test-fake-gpu` runs them.
-NOT_FAKE_GPU_ON_FIRST = collectives or bfloat16_kernel_trains or end_at_zero or of_any_rank or types_without_a_kernel or every_attribute
-not_fake_gpu_on = -k "not (stock_export$(if $(call on_first,$(1)), or $(NOT_FAKE_GPU_ON_FIRST)))"
+ignored_on = $(if $(call on_first,$(1)),,$(patsubst %,--ignore=%,$(ANY_TF_TESTS) $(GPU_IN_KERAS_2) $(REPLICAS)))
+# Slow tests of which the GPU changes little: `make test-fake-gpu` runs them.
+fake_gpu_on = -k "not (stock_export$(if $(call on_first,$(1)), or collectives))" \
+	$(if $(call on_first,$(1)),$(filter-out $(GPU_IN_KERAS_2),$(FAKE_GPU_TESTS)),$(FAKE_GPU_TESTS))
 
 test-tf-%: .venv/tf-%/.built
 	.venv/tf-$*/bin/python -m pytest $(PYTEST_FLAGS) $(call marked_on,$*) $(call ignored_on,$*)
-	.venv/tf-$*/bin/python -m pytest $(PYTEST_FLAGS) $(BUSY) -p tests.gpu.plugin $(call marked_on,$*) $(call not_fake_gpu_on,$*) \
-		$(FAKE_GPU_TESTS)
+	.venv/tf-$*/bin/python -m pytest $(PYTEST_FLAGS) $(BUSY) -p tests.gpu.plugin $(call marked_on,$*) $(call fake_gpu_on,$*)
 	if [ $* = 2.21 ]; then TF_USE_LEGACY_KERAS=1 .venv/tf-$*/bin/python -m pytest $(PYTEST_FLAGS) $(BUSY) \
-		-m "not slow and not one_tf" -k "(not python_block or tfrs) and not way_to_save" \
+		-m "not slow and not one_tf" -k "not python_block or tfrs" \
 		$(LEGACY_KERAS_TESTS); fi
 
 test-cc: .venv/tf-$(TF)/.built ## run the C++ tests

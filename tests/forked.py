@@ -36,9 +36,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 # Variables that libraries read while they are imported. The server computes the path of modules
-# anew, and TF_CONFIG is read when a training begins.
+# anew, TF_CONFIG is read when a training begins, the CUDA library for the first table on a GPU.
 AT_IMPORT = ("TF_", "TWML_", "KERAS", "PYTHON", "LD_", "CUDA_", "XLA_", "OMP_", "MKL_", "OPENBLAS_")
-NOT_AT_IMPORT = ("TF_CONFIG", "PYTHONPATH")
+NOT_AT_IMPORT = ("TF_CONFIG", "PYTHONPATH", "TWML_OPS_CUDA_LIBRARY")
 # What nearly all programs of tests import.
 IMPORTS = ("twml_ops.layers", "twml_ops.optimizers", "twml_ops.cli", "twml_ops.training.run")
 

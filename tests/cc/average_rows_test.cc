@@ -7,7 +7,7 @@
 #include "tests/cc/testing.h"
 
 namespace twml {
-namespace {
+namespace average_rows_test {
 
 constexpr int64_t kRows = 40;
 
@@ -118,5 +118,5 @@ TEST(AverageRows, BadInputIsRefused) {
   EXPECT_EQ(table.steps, std::vector<int64_t>(kRows, 0));
 }
 
-}  // namespace
+}  // namespace average_rows_test
 }  // namespace twml

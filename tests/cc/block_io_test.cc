@@ -12,7 +12,7 @@
 #include "gtest/gtest.h"
 
 namespace twml {
-namespace {
+namespace block_io_test {
 
 constexpr int kRequests = 2000;
 constexpr int64_t kBytes = 512;
@@ -118,5 +118,5 @@ TEST_F(BlockIoTest, AStoreWhoseRingTheKernelRefusesNamesItsFile) {
   for (const int64_t row : rows) EXPECT_TRUE(store->Has(row));
 }
 
-}  // namespace
+}  // namespace block_io_test
 }  // namespace twml

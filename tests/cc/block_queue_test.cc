@@ -11,7 +11,7 @@
 #include <vector>
 
 namespace twml {
-namespace {
+namespace block_queue_test {
 
 // Runs the loop on `threads` threads, including the calling thread, which owns the body.
 void RunLoop(int64_t total, int64_t blocks, int threads,
@@ -90,5 +90,5 @@ TEST(BlockQueue, BlocksAfterAFailureAreSkipped) {
   EXPECT_EQ(runs, 4);
 }
 
-}  // namespace
+}  // namespace block_queue_test
 }  // namespace twml

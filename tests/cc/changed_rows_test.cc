@@ -10,7 +10,7 @@
 #include <vector>
 
 namespace twml {
-namespace {
+namespace changed_rows_test {
 
 using Rows = std::vector<int64_t>;
 
@@ -87,5 +87,5 @@ TEST(ChangedRows, AllRowsCountAsMarkedInTheIntervalOfMarkAll) {
   EXPECT_FALSE(changed.AllAfter(changed.EndInterval()));
 }
 
-}  // namespace
+}  // namespace changed_rows_test
 }  // namespace twml

@@ -5,7 +5,7 @@
 #include "tests/cc/testing.h"
 
 namespace twml {
-namespace {
+namespace csr_test {
 
 constexpr int64_t kMin = std::numeric_limits<int64_t>::min();
 constexpr int64_t kMax = std::numeric_limits<int64_t>::max();
@@ -142,5 +142,5 @@ TEST(CsrFromIndices, SeparatesRowsAndIds) {
   }
 }
 
-}  // namespace
+}  // namespace csr_test
 }  // namespace twml

@@ -8,7 +8,7 @@
 #include <vector>
 
 namespace twml {
-namespace {
+namespace delimited_test {
 
 constexpr SipKey kKey = {3, 4};
 const std::vector<DelimitedColumn> kColumns = {{ColumnKind::kInteger, {}},
@@ -165,5 +165,5 @@ TEST(Delimited, WrongArgumentsAreRefused) {
   EXPECT_EQ(message(kColumns, '\n', 1), "delimiter must not be a line break");
 }
 
-}  // namespace
+}  // namespace delimited_test
 }  // namespace twml

@@ -12,7 +12,7 @@
 #include "tests/cc/testing.h"
 
 namespace twml {
-namespace {
+namespace discretize_test {
 
 constexpr float kInf = std::numeric_limits<float>::infinity();
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
@@ -258,5 +258,5 @@ TEST(Discretize, NothingIsWrittenIfAllocationFails) {
   }
 }
 
-}  // namespace
+}  // namespace discretize_test
 }  // namespace twml

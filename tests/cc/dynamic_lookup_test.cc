@@ -9,7 +9,7 @@
 #include "tests/cc/testing.h"
 
 namespace twml {
-namespace {
+namespace dynamic_lookup_test {
 
 struct State {
   explicit State(int64_t capacity, int64_t width = 0)
@@ -182,5 +182,5 @@ TEST(DynamicLookup, AStateThatWasReplacedGivesAwayItsOwnRows) {
   }
 }
 
-}  // namespace
+}  // namespace dynamic_lookup_test
 }  // namespace twml

@@ -8,7 +8,7 @@
 #include "tests/cc/testing.h"
 
 namespace twml {
-namespace {
+namespace find_keys_test {
 
 std::vector<int64_t> Find(const std::vector<int64_t>& known, const std::vector<int64_t>& keys) {
   std::vector<int64_t> positions(keys.size(), -7);
@@ -45,5 +45,5 @@ TEST(FindKeys, EqualsTheStandardLibraryForSkewedKeys) {
   }
 }
 
-}  // namespace
+}  // namespace find_keys_test
 }  // namespace twml

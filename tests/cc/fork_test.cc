@@ -22,7 +22,7 @@
 #include "tests/cc/scorer_folders.h"
 
 namespace twml {
-namespace {
+namespace fork_test {
 
 #ifdef __SANITIZE_THREAD__
 constexpr bool kThreadsInChildren = false;
@@ -189,5 +189,5 @@ TEST(Fork, ATableInAFileIsAnErrorInAChildAndStaysThatOfTheParent) {
   EXPECT_EQ(std::string(found.begin(), found.end()), std::string(450 * 8, 'b'));
 }
 
-}  // namespace
+}  // namespace fork_test
 }  // namespace twml

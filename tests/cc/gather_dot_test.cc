@@ -6,7 +6,7 @@
 #include "tests/cc/testing.h"
 
 namespace twml {
-namespace {
+namespace gather_dot_test {
 
 const std::vector<float> kTable = {1, 2, 3, 4, 5, 6};  // [3, 2]
 
@@ -38,5 +38,5 @@ TEST(GatherDot, TheFirstBadPositionIsNamed) {
   EXPECT_FALSE(Dot({0, 1, 2}, 1, {1, 1, 1, 1}, &out).ok());
 }
 
-}  // namespace
+}  // namespace gather_dot_test
 }  // namespace twml

@@ -4,7 +4,7 @@
 #include "tests/cc/testing.h"
 
 namespace twml {
-namespace {
+namespace group_by_field_test {
 
 constexpr auto kMin = std::numeric_limits<int64_t>::min();
 constexpr auto kMax = std::numeric_limits<int64_t>::max();
@@ -166,5 +166,5 @@ TYPED_TEST(GroupByFieldTest, BadArgumentsAreNamed) {
   }
 }
 
-}  // namespace
+}  // namespace group_by_field_test
 }  // namespace twml

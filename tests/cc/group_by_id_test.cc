@@ -5,7 +5,7 @@
 #include "tests/cc/testing.h"
 
 namespace twml {
-namespace {
+namespace group_by_id_test {
 
 // One line per entry, in the order of the groups: id, row, value.
 using Line = std::tuple<int64_t, int64_t, float>;
@@ -152,5 +152,5 @@ TEST(GroupCodedBatch, RefusesWhatIsNoGrouping) {
   EXPECT_NE(refused({2, 5}, {0, 1, 0}, 9, {0, 2}), "");
 }
 
-}  // namespace
+}  // namespace group_by_id_test
 }  // namespace twml

@@ -5,7 +5,7 @@
 #include <vector>
 
 namespace twml {
-namespace {
+namespace hash_test {
 
 TEST(Hash, MixMatchesSplitMix64) {
   EXPECT_EQ(Mix64(0), 0u);
@@ -39,5 +39,5 @@ TEST(Hash, AnyIdsAreHashed) {
   }
 }
 
-}  // namespace
+}  // namespace hash_test
 }  // namespace twml

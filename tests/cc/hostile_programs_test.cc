@@ -10,7 +10,7 @@
 #include "tests/cc/step_programs.h"
 
 namespace twml {
-namespace {
+namespace hostile_programs_test {
 
 using namespace step_programs;
 
@@ -56,5 +56,5 @@ TEST(HostilePrograms, AHugeSizeBesideAZeroIsRefused) {
   }
 }
 
-}  // namespace
+}  // namespace hostile_programs_test
 }  // namespace twml

@@ -7,7 +7,7 @@
 #include <vector>
 
 namespace twml {
-namespace {
+namespace id_index_test {
 
 // Inverts y = x ^ (x >> shift).
 uint64_t InvertXorShift(uint64_t y, int shift) {
@@ -47,5 +47,5 @@ TEST(IdIndex, IdsWithEqualUnkeyedHashesDoNotCollide) {
   }
 }
 
-}  // namespace
+}  // namespace id_index_test
 }  // namespace twml

@@ -11,7 +11,7 @@
 #include "tests/cc/testing.h"
 
 namespace twml {
-namespace {
+namespace max_norm_test {
 
 constexpr float kInf = std::numeric_limits<float>::infinity();
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
@@ -129,5 +129,5 @@ TEST(MaxNorm, ABiasOfAnotherSizeIsRejected) {
   }
 }
 
-}  // namespace
+}  // namespace max_norm_test
 }  // namespace twml

@@ -5,7 +5,7 @@
 #include <vector>
 
 namespace twml {
-namespace {
+namespace mdl_boundaries_test {
 
 TEST(MdlCutPoints, SeparableClassesAreCutWhereTheyMeet) {
   std::vector<double> counts;
@@ -34,5 +34,5 @@ TEST(MdlCutPoints, ThreeAdjacentClassesAreCutTwice) {
   EXPECT_EQ(MdlCutPoints(counts, 3), (std::vector<int64_t>{10, 20}));
 }
 
-}  // namespace
+}  // namespace mdl_boundaries_test
 }  // namespace twml

@@ -5,7 +5,7 @@
 #include "tests/cc/testing.h"
 
 namespace twml {
-namespace {
+namespace number_ids_test {
 
 template <class Id>
 void ExpectNumbered(int64_t entries, int64_t distinct, int64_t input_dim) {
@@ -44,5 +44,5 @@ TEST(NumberIds, GivesUpIfMoreThanHalfOfTheSampleIsDistinct) {
   }
 }
 
-}  // namespace
+}  // namespace number_ids_test
 }  // namespace twml

@@ -45,7 +45,7 @@ void operator delete(void* block, const std::nothrow_t&) noexcept { std::free(bl
 void operator delete(void* block, std::size_t) noexcept { std::free(block); }
 
 namespace twml {
-namespace {
+namespace out_of_memory_test {
 
 constexpr int64_t kRows = 900, kWidth = 25, kBatch = 60;
 
@@ -212,5 +212,5 @@ TEST(OutOfMemory, ASketchCountsWhatItIsGivenAfterAnError) {
 
 INSTANTIATE_TEST_SUITE_P(All, OutOfMemoryTest, testing::Values(true, false));
 
-}  // namespace
+}  // namespace out_of_memory_test
 }  // namespace twml

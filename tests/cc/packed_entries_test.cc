@@ -3,7 +3,7 @@
 #include "tests/cc/testing.h"
 
 namespace twml {
-namespace {
+namespace packed_entries_test {
 
 using Bytes = std::vector<uint8_t>;
 
@@ -225,5 +225,5 @@ TEST(GroupPackedEntries, AnyBytesAreReadWithinBounds) {
   EXPECT_GT(accepted, 1000);
 }
 
-}  // namespace
+}  // namespace packed_entries_test
 }  // namespace twml

@@ -7,7 +7,7 @@
 #include "tests/cc/testing.h"
 
 namespace twml {
-namespace {
+namespace parallel_tasks_test {
 
 TEST(ParallelTasks, EveryTaskRunsOnce) {
   std::vector<int> runs(50);
@@ -53,5 +53,5 @@ TEST(ParallelTasks, ReturnsTheFirstErrorAndRunsAllTasks) {
   EXPECT_TRUE(RunParallelTasks(std::vector<ParallelTask>(), Serial).ok());
 }
 
-}  // namespace
+}  // namespace parallel_tasks_test
 }  // namespace twml

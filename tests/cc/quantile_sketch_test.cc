@@ -17,7 +17,7 @@
 #include "tests/cc/testing.h"
 
 namespace twml {
-namespace {
+namespace quantile_sketch_test {
 
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 
@@ -453,5 +453,5 @@ TEST(QuantileSketch, AFeatureWithoutValuesHasNoQuantiles) {
   EXPECT_EQ(sketch->FeatureIds(), (std::vector<int64_t>{4}));
 }
 
-}  // namespace
+}  // namespace quantile_sketch_test
 }  // namespace twml

@@ -11,7 +11,7 @@
 #include "tests/cc/testing.h"
 
 namespace twml {
-namespace {
+namespace quantize_rows_test {
 
 std::vector<uint8_t> Quantized(const std::vector<float>& items, int64_t rows, int64_t dim,
                                QuantizeOptions options, int64_t shards = 1) {
@@ -128,5 +128,5 @@ TEST(QuantizeRows, OptionsOutOfRangeAreErrors) {
   EXPECT_TRUE(fails(8, 32, NAN));
 }
 
-}  // namespace
+}  // namespace quantize_rows_test
 }  // namespace twml

@@ -8,7 +8,7 @@
 #include <vector>
 
 namespace twml {
-namespace {
+namespace reuse_distance_test {
 
 int64_t SimulatedHits(const std::vector<int64_t>& ids, size_t size) {
   std::list<int64_t> cache;
@@ -78,5 +78,5 @@ TEST(LruStack, TheLowestIdsAreRemoved) {
   EXPECT_EQ(stack.Access(7), 1);
 }
 
-}  // namespace
+}  // namespace reuse_distance_test
 }  // namespace twml

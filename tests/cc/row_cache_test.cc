@@ -10,7 +10,7 @@
 #include "gtest/gtest.h"
 
 namespace twml {
-namespace {
+namespace row_cache_test {
 
 // One lookup of different ids. Returns how many were in the cache.
 int64_t Lookup(RowCache* cache, const std::vector<int64_t>& ids,
@@ -174,5 +174,5 @@ TEST(RowCache, AsLongAsNoSetOverflowsTheSetsAreLeastRecentlyUsedLists) {
   }
 }
 
-}  // namespace
+}  // namespace row_cache_test
 }  // namespace twml

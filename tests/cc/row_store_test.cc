@@ -19,7 +19,7 @@
 #include "gtest/gtest.h"
 
 namespace twml {
-namespace {
+namespace row_store_test {
 
 constexpr int64_t kRows = 600, kRowBytes = 100;
 
@@ -412,5 +412,5 @@ INSTANTIATE_TEST_SUITE_P(All, RowStoreTest,
                          testing::Values(std::pair{true, true}, std::pair{true, false},
                                          std::pair{false, true}, std::pair{false, false}));
 
-}  // namespace
+}  // namespace row_store_test
 }  // namespace twml

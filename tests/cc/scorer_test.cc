@@ -15,7 +15,7 @@
 #include "twml_ops/include/twml_ops_scorer.h"
 
 namespace twml {
-namespace {
+namespace scorer_test {
 
 // A request for ManySteps, in the order of its inputs.
 struct Entries {
@@ -403,5 +403,5 @@ TEST(ScorerInterface, DamagedRequestsEndInAnErrorOrAnAnswer) {
   EXPECT_EQ(model.code, TWML_OPS_SCORER_OK) << model.error;
 }
 
-}  // namespace
+}  // namespace scorer_test
 }  // namespace twml

@@ -10,7 +10,7 @@
 #include "tests/cc/scorer_folders.h"
 
 namespace twml::serving {
-namespace {
+namespace served_model_test {
 
 using scorer::Scorer;
 
@@ -50,5 +50,5 @@ TEST(ThreadPool, TheExceptionOfARangeReachesTheCallerWhenNoThreadUsesTheBody) {
   EXPECT_EQ(sum, 1);
 }
 
-}  // namespace
+}  // namespace served_model_test
 }  // namespace twml::serving

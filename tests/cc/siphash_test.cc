@@ -6,7 +6,7 @@
 #include <vector>
 
 namespace twml {
-namespace {
+namespace siphash_test {
 
 constexpr SipKey kKey = {0x0706050403020100, 0x0f0e0d0c0b0a0908};  // of the paper's appendix
 
@@ -55,5 +55,5 @@ TEST(SipHash, WrongArgumentsAreRefusedAndNothingIsWritten) {
   EXPECT_EQ(out, (std::vector<int64_t>{-5, -5}));
 }
 
-}  // namespace
+}  // namespace siphash_test
 }  // namespace twml

@@ -7,7 +7,7 @@
 #include "tests/cc/testing.h"
 
 namespace twml {
-namespace {
+namespace sparse_linear_test {
 
 using Table = Matrix<const float>;
 
@@ -261,5 +261,5 @@ TEST(ForSegments, CoversEverySegmentOnceForAnyDistribution) {
   }
 }
 
-}  // namespace
+}  // namespace sparse_linear_test
 }  // namespace twml

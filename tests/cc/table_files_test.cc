@@ -12,7 +12,7 @@
 #include "gtest/gtest.h"
 
 namespace twml::scorer {
-namespace {
+namespace table_files_test {
 
 constexpr int64_t kRows = 400, kWidth = 6;
 
@@ -129,5 +129,5 @@ TEST(SumsCacheTest, ThreadsGetTheSumsOfTheirTerms) {
   EXPECT_GT(cache.bytes(), 0);
 }
 
-}  // namespace
+}  // namespace table_files_test
 }  // namespace twml::scorer

@@ -9,7 +9,7 @@
 #include <vector>
 
 namespace twml {
-namespace {
+namespace threads_test {
 
 constexpr int64_t kCost = 1'000'000;  // large enough that each unit gets a thread
 
@@ -42,5 +42,5 @@ TEST(Threads, AnExceptionReachesTheCallerAfterAllPartsAreDone) {
   }
 }
 
-}  // namespace
+}  // namespace threads_test
 }  // namespace twml

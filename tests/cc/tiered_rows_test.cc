@@ -15,7 +15,7 @@
 #include "tests/cc/testing.h"
 
 namespace twml {
-namespace {
+namespace tiered_rows_test {
 
 struct Case {
   RowPolicy policy;
@@ -204,5 +204,5 @@ INSTANTIATE_TEST_SUITE_P(All, TieredRowsTest,
                                          Case{RowPolicy::kLfu, true, false, 100},
                                          Case{RowPolicy::kLru, false, false, 0}));
 
-}  // namespace
+}  // namespace tiered_rows_test
 }  // namespace twml

@@ -6,7 +6,7 @@
 #include <string>
 
 namespace twml {
-namespace {
+namespace time_text_test {
 
 constexpr TimePart kParts[] = {TimePart::kHour, TimePart::kWeekday, TimePart::kMonth,
                                TimePart::kHourOfWeek};
@@ -48,5 +48,5 @@ TEST(TimeText, AnyTextIsATimeInItsRangeOrNone) {
   }
 }
 
-}  // namespace
+}  // namespace time_text_test
 }  // namespace twml

@@ -8,7 +8,7 @@
 #include "tests/cc/testing.h"
 
 namespace twml {
-namespace {
+namespace tree_sums_test {
 
 // Two trees of one split each on columns 0 and 1: the first has the values 1 and 2, the second 10
 // and 20.
@@ -62,5 +62,5 @@ TEST(TreeSums, NodesOutOfRangeAreRefused) {
             "features[2] = 2 is out of range [0, 2)");
 }
 
-}  // namespace
+}  // namespace tree_sums_test
 }  // namespace twml

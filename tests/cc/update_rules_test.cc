@@ -10,7 +10,7 @@
 #include "tests/cc/testing.h"
 
 namespace twml {
-namespace {
+namespace update_rules_test {
 
 constexpr int64_t kRows = 30;
 
@@ -417,5 +417,5 @@ TEST(Ftrl, L1MakesExactZeros) {
   EXPECT_EQ(table.weights, std::vector<float>(table.weights.size()));
 }
 
-}  // namespace
+}  // namespace update_rules_test
 }  // namespace twml

@@ -111,7 +111,8 @@ def check_resumed(tmp_path, stops, undisturbed, **options):
     assert (bits(resumed), resumed_events) == undisturbed
 
 
-@pytest.mark.parametrize("stops", on_both([(1,), (4, 2, 12), (10, 3)], (4, 2, 12)))
+@pytest.mark.one_tf
+@pytest.mark.parametrize("stops", [(1,), (4, 2, 12), (10, 3)])
 def test_a_resumed_run_equals_an_undisturbed_one(tmp_path, stops, undisturbed):
     check_resumed(tmp_path, stops, undisturbed)
 
@@ -140,9 +141,8 @@ def test_every_kind_of_state_is_resumed(tmp_path):
     assert resumed_events == events
 
 
-@pytest.mark.parametrize(
-    "every_steps", on_both([4, 5], 5)
-)  # 5: also while the averages are in the model
+@pytest.mark.one_tf
+@pytest.mark.parametrize("every_steps", [4, 5])  # 5: also while the averages are in the model
 def test_averaged_weights_are_resumed(tmp_path, every_steps):
     def run(folder, **options):
         model = make_small_model(optimizers.LazyAdam(0.05, use_ema=True, ema_momentum=0.9))
@@ -186,6 +186,7 @@ def test_checkpoints_do_not_change_the_training(tmp_path):
         assert got[name] == expected[name] or name.startswith("metrics/")
 
 
+@pytest.mark.one_tf
 def test_a_checkpoint_knows_the_position_that_the_steps_have_consumed(tmp_path):
     fit(tmp_path, epochs=1, every_steps=4)
     positions = [c.manifest.values["position"] for c in CheckpointManager(tmp_path).all()]
@@ -203,6 +204,7 @@ def test_a_checkpoint_of_the_last_step_of_an_epoch_begins_the_next_one(tmp_path)
     ]
 
 
+@pytest.mark.one_tf
 def test_every_so_many_seconds(tmp_path):
     fit(tmp_path, epochs=1, every_steps=None, every_seconds=1e-9)  # after each step
     steps = [c.manifest.step for c in CheckpointManager(tmp_path).all()]
@@ -273,6 +275,7 @@ def of_values(tmp_path_factory):
     return folder
 
 
+@pytest.mark.one_tf
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -294,6 +297,7 @@ def test_a_checkpoint_of_another_training_is_refused(of_values, change, message)
         checkpoint.resume(make_small_model())
 
 
+@pytest.mark.one_tf
 def test_another_optimizer_is_refused(tmp_path):
     fit(tmp_path, epochs=1)
     with pytest.raises(CheckpointError, match="another model or optimizer"):

@@ -87,6 +87,7 @@ def train_dynamic(model, number):
     model.train_on_batch(ids, rng.normal(size=(BATCH, 1)).astype(np.float32))
 
 
+@pytest.mark.one_tf
 @pytest.mark.parametrize("policy", POLICIES)
 def test_rows_that_got_new_ids_are_in_the_checkpoint(tmp_path, policy):
     model, states = dynamic_model(), []
@@ -200,6 +201,7 @@ def test_loaded_weights_are_in_the_next_checkpoint(tmp_path):
     assert restored_bits(after) == bits(model)
 
 
+@pytest.mark.one_tf
 def test_another_model_with_the_same_names_begins_with_all_rows(tmp_path):
     """A run that chooses its number of epochs trains two models with one manager."""
     with CheckpointManager(tmp_path, keep=9, tables=TablePolicy("consecutive")) as manager:
@@ -236,6 +238,7 @@ def test_a_missing_base_makes_the_checkpoint_invalid_and_the_next_one_a_baseline
         assert saved(manager, model, 2).manifest.base is None
 
 
+@pytest.mark.one_tf
 @each_value(policy=["full", *POLICIES], width=[8, 2])
 def test_quantized_tables_are_restored_within_their_error(tmp_path, policy, width):
     model = make_small_model(LazyAdam(0.1))

@@ -5,6 +5,7 @@ import pytest
 import tensorflow as tf
 
 from tests.checkpoint.training import batches
+from tests.pairwise import on_both
 from twml_ops import layers, optimizers
 from twml_ops.checkpoint import CheckpointManager, TablePolicy, restore, variables_of
 from twml_ops.placement import placement_of
@@ -36,6 +37,7 @@ def kernel(model):
     return placement_of(table).read(table).numpy()
 
 
+@pytest.mark.one_tf
 @pytest.mark.parametrize("background", [False, True])
 @pytest.mark.parametrize("resumed_in_memory", [False, True])
 def test_a_resumed_training_equals_an_undisturbed_one(tmp_path, background, resumed_in_memory):
@@ -60,7 +62,9 @@ def test_a_resumed_training_equals_an_undisturbed_one(tmp_path, background, resu
     }
 
 
-@pytest.mark.parametrize("policy", ["one-shot", "consecutive", "intermittent"])
+@pytest.mark.parametrize(
+    "policy", on_both(["one-shot", "consecutive", "intermittent"], "intermittent")
+)
 def test_checkpoints_of_changed_rows_restore_the_training(tmp_path, policy):
     found = list(batches(9))
     model = make_model(tmp_path / "rows", optimizers.Adagrad(0.1))
@@ -75,6 +79,7 @@ def test_checkpoints_of_changed_rows_restore_the_training(tmp_path, policy):
         np.testing.assert_array_equal(a.view(), b.view())
 
 
+@pytest.mark.one_tf
 def test_quantized_checkpoints_are_those_of_a_table_in_memory(tmp_path):
     read = []
     for path in (None, tmp_path / "rows"):

@@ -5,6 +5,7 @@ import pytest
 import tensorflow as tf
 
 from tests.checkpoint.training import BATCH, batches, bits, make_model
+from tests.pairwise import ONE_TF
 from twml_ops import _keras, optimizers
 from twml_ops.checkpoint import CheckpointError, CheckpointManager, restore, variables_of
 
@@ -39,12 +40,18 @@ def test_every_kind_of_state_is_found_once():
 @pytest.mark.parametrize(
     "make_optimizer",
     [
-        lambda: optimizers.LazyAdam(0.01),
-        lambda: optimizers.Adagrad(tf.keras.optimizers.schedules.ExponentialDecay(0.1, 2, 0.9)),
+        pytest.param(lambda: optimizers.LazyAdam(0.01), marks=ONE_TF),
+        pytest.param(
+            lambda: optimizers.Adagrad(tf.keras.optimizers.schedules.ExponentialDecay(0.1, 2, 0.9)),
+            marks=ONE_TF,
+        ),
         lambda: optimizers.CompositeOptimizer(
             tf.keras.optimizers.Adam(0.01), {"sparse_linear": optimizers.Ftrl(0.1)}
         ),
-        lambda: optimizers.LossScaleOptimizer(optimizers.SGD(0.1), dynamic_growth_steps=3),
+        pytest.param(
+            lambda: optimizers.LossScaleOptimizer(optimizers.SGD(0.1), dynamic_growth_steps=3),
+            marks=ONE_TF,
+        ),
     ],
 )
 def test_training_that_is_restored_continues_bit_for_bit(tmp_path, make_optimizer):
@@ -79,6 +86,7 @@ def test_gradients_that_are_accumulated_are_part_of_the_state(tmp_path):
     assert bits(other) == bits(model)
 
 
+@pytest.mark.one_tf
 def test_state_of_another_size_is_restored(tmp_path):
     model, other = make_model(), make_model()
     train(model, 4)
@@ -91,6 +99,7 @@ def test_state_of_another_size_is_restored(tmp_path):
     assert bits(other) == bits(model)
 
 
+@pytest.mark.one_tf
 def test_another_model_is_refused_and_unchanged(tmp_path):
     model = make_model()
     train(model, 1)

@@ -31,6 +31,7 @@ def weights_of(model):
     return [np.asarray(w) for w in model.get_weights()]
 
 
+@pytest.mark.one_tf
 def test_fit_trains_the_model_of_the_command_on_a_file_of_the_same_rows(fitted, command_run):
     ours, theirs = weights_of(fitted._fitted.model), weights_of(TrainedRun(command_run).model)
     for mine, of_command in zip(ours, theirs, strict=True):
@@ -83,6 +84,7 @@ def test_commands_that_need_the_data_of_a_classifier_ask_for_a_file(
     assert json.loads(capsys.readouterr().out)["auc"] > 0.5
 
 
+@pytest.mark.one_tf
 def test_a_run_of_the_command_loads_and_predicts_as_the_classifier_that_was_fitted(
     fitted, frame, command_run
 ):
@@ -137,6 +139,7 @@ def test_the_scorer_answers_data_frames_as_the_classifier_does(fitted, frame, tm
         scorer.predict(frame.assign(tags=frame["at"]))
 
 
+@pytest.mark.one_tf
 @pytest.mark.slow
 def test_a_loaded_run_is_saved_as_it_was(command_run, frame, tmp_path):
     loaded = Classifier.load(command_run)

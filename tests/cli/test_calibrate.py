@@ -12,6 +12,9 @@ from tests.trained_runs import write_libsvm
 from twml_ops.cli import main
 from twml_ops.training.trained_run import TrainedRun
 
+# On both TensorFlows: tests/cli/test_commands.py calibrates a run and reads its model again.
+pytestmark = pytest.mark.one_tf
+
 
 def mostly_negative(path, n):
     """Examples without three quarters of the positives: predictions of the model are too high."""
@@ -27,9 +30,7 @@ def shifted(tmp_path_factory):
     return mostly_negative(tmp_path_factory.mktemp("data") / "s.svm", 1500)
 
 
-@pytest.fixture(
-    scope="module", params=[pytest.param("isotonic", marks=pytest.mark.one_tf), "platt"]
-)
+@pytest.fixture(scope="module", params=["isotonic", "platt"])
 def calibrated(request, libsvm_run, shifted, tmp_path_factory):
     out = tmp_path_factory.mktemp("runs") / "calibrated"
     arguments = ["--data", shifted, "--method", request.param, "--out", str(out)]
@@ -98,7 +99,6 @@ def test_info_shows_the_calibration(calibrated, shifted, capsys):
     assert re.search(rf"calibration data\s+{re.escape(shifted)}", out)
 
 
-@pytest.mark.one_tf
 def test_data_and_eval_choose_the_examples(libsvm, libsvm_run, shifted, tmp_path, capsys):
     arguments = ["--data", shifted, "--eval", f"{libsvm}[480:600]", "--method", "platt"]
     main(["calibrate", str(libsvm_run), *arguments, "--out", str(tmp_path / "run")])
@@ -110,7 +110,6 @@ def test_data_and_eval_choose_the_examples(libsvm, libsvm_run, shifted, tmp_path
     assert got["log_loss"] == pytest.approx(want["log_loss"], rel=1e-6)
 
 
-@pytest.mark.one_tf
 def test_the_default_is_the_evaluation_data_of_the_run(libsvm_run, tmp_path, capsys):
     main(["calibrate", str(libsvm_run), "--method", "platt", "--out", str(tmp_path / "run")])
     run = json.loads((tmp_path / "run" / "run.json").read_text())
@@ -120,7 +119,6 @@ def test_the_default_is_the_evaluation_data_of_the_run(libsvm_run, tmp_path, cap
     assert "warning" not in out
 
 
-@pytest.mark.one_tf
 def test_calibrating_on_the_training_data_prints_a_warning(libsvm, libsvm_run, tmp_path, capsys):
     arguments = ["--data", libsvm, "--method", "platt", "--out", str(tmp_path / "run")]
     main(["calibrate", str(libsvm_run), *arguments])

@@ -32,6 +32,7 @@ def test_evaluation_again_gives_the_metrics_of_the_run(request, capsys, name):
         assert got[key] == pytest.approx(want[key], rel=1e-6)
 
 
+@pytest.mark.one_tf
 def test_evaluation_on_other_data_prints_a_table(libsvm_run, tmp_path, capsys):
     main(["evaluate", str(libsvm_run), "--data", write_libsvm(tmp_path / "b.svm", 50, seed=1)])
     out = capsys.readouterr().out

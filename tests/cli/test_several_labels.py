@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.pairwise import on_both
 from twml_ops import models
 from twml_ops.analysis import scoring
 from twml_ops.cli import main
@@ -16,7 +15,8 @@ from twml_ops.data import open_source, split_for_validation
 from twml_ops.training.run_folder import SLOTS
 from twml_ops.training.trained_run import TrainedRun
 
-pytestmark = pytest.mark.usefixtures("bare_runs")
+# On both TensorFlows: tests/models/test_labels.py.
+pytestmark = [pytest.mark.one_tf, pytest.mark.usefixtures("bare_runs")]
 
 LABELS = ["bought", "clicked"]
 LOGISTIC = ("--model", "logistic", "--epochs", "1")
@@ -80,7 +80,6 @@ def test_each_label_has_metrics_and_the_others_are_their_means(run):
     assert all(metrics["labels"][label]["auc"] > 0.65 for label in LABELS)
 
 
-@pytest.mark.one_tf
 def test_training_stops_by_the_mean_of_the_weighted_losses(folder, tmp_path):
     options = ["--validation", "random", "--max-epochs", "2", "--validation-share", "0.3"]
     run = train(folder, tmp_path / "run", "--model", "mmoe", "--no-refit", *options)
@@ -93,7 +92,6 @@ def test_training_stops_by_the_mean_of_the_weighted_losses(folder, tmp_path):
     assert choice["log_loss"] == pytest.approx(mean, rel=1e-4)
 
 
-@pytest.mark.one_tf
 def test_the_report_shows_each_label(run, capsys):
     page = (run / "report.html").read_text()
     for label in LABELS:
@@ -125,7 +123,6 @@ def test_evaluation_and_predictions_are_by_label(folder, run, tmp_path, capsys):
     np.testing.assert_array_equal(np.array(lines, float)[:, 1:], rows)
 
 
-@pytest.mark.one_tf
 def test_a_configuration_repeats_a_run_bit_for_bit(run, tmp_path):
     main(["train", "--config", str(run), "--out", str(tmp_path / "again")])
     models = [TrainedRun(folder).model for folder in (run, tmp_path / "again")]
@@ -140,8 +137,7 @@ RAW = {
 }
 
 
-@pytest.mark.one_tf
-@pytest.mark.parametrize("method", on_both([None, "platt"], "platt"))
+@pytest.mark.parametrize("method", [None, "platt"])
 def test_raw_columns_give_the_same_probabilities_in_every_export(folder, run, tmp_path, method):
     if method:
         data = ["--data", f"csv:{folder}/b.csv", "--eval", f"csv:{folder}/a.csv"]
@@ -165,7 +161,6 @@ def test_raw_columns_give_the_same_probabilities_in_every_export(folder, run, tm
         np.testing.assert_allclose(scorer[label], want[label], rtol=1e-5)
 
 
-@pytest.mark.one_tf
 def test_a_calibration_is_fitted_for_each_label(folder, run, tmp_path, capsys):
     data = ["--data", f"csv:{folder}/b.csv", "--eval", f"csv:{folder}/a.csv"]
     main(["calibrate", str(run), *data, "--method", "platt", "--out", str(tmp_path / "out")])
@@ -181,7 +176,6 @@ def test_a_calibration_is_fitted_for_each_label(folder, run, tmp_path, capsys):
     assert len(set(intercepts)) == 2
 
 
-@pytest.mark.one_tf
 def test_an_ensemble_has_the_mean_of_each_label(folder, tmp_path):
     run = train(folder, tmp_path / "run", *LOGISTIC, "--ensemble", "2")
     source = open_source(f"csv:{folder}/b.csv", like=TrainedRun(run).schema)
@@ -192,7 +186,6 @@ def test_an_ensemble_has_the_mean_of_each_label(folder, tmp_path):
         np.testing.assert_allclose(mean, (members[0][label] + members[1][label]) / 2, rtol=1e-5)
 
 
-@pytest.mark.one_tf
 def test_a_run_goes_on_with_the_slots_of_its_optimizer_and_publishes_each_label(folder, tmp_path):
     run = train(folder, tmp_path / "run", *LOGISTIC, "--save-slots")
     again = ["train", "--from", str(run), "--data", f"csv:{folder}/b.csv", "--epochs", "1"]
@@ -209,7 +202,6 @@ def test_a_run_goes_on_with_the_slots_of_its_optimizer_and_publishes_each_label(
     assert sorted(Scorer.load(newest).predict(RAW)) == LABELS
 
 
-@pytest.mark.one_tf
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.pairwise import pairwise
 from twml_ops.data import batches, order
 from twml_ops.data.block import Block, Categories, Numbers, Rows
 from twml_ops.data.layouts import Fields, Ragged
@@ -56,8 +57,9 @@ def flat(dataset):
     return [i for batch in order_of(dataset) for i in batch]
 
 
-@pytest.mark.parametrize("sizes", [[], [1], [7], [8], [9], [3, 0, 5, 1], [16, 1, 16], [40]])
-@pytest.mark.parametrize("batch_size", [1, 7, 8, 9, 100])
+@pairwise(
+    sizes=[[], [1], [7], [8], [9], [3, 0, 5, 1], [16, 1, 16], [40]], batch_size=[1, 7, 8, 9, 100]
+)
 def test_batches_are_the_examples_in_order(sizes, batch_size):
     total = sum(sizes)
     for drop in (False, True):

@@ -7,6 +7,7 @@ import pyarrow as pa
 import pytest
 import tensorflow as tf
 
+from tests.pairwise import pairwise
 from twml_ops.data import DataError, DataWarning, Schema, hash_tokens, open_source, tfrecord
 
 
@@ -80,8 +81,7 @@ def test_a_feature_with_several_tokens_is_a_bag_wherever_they_are(write, monkeyp
     assert batch[0]["bag_tags_ids"].to_list() == [[x], [x, y]]
 
 
-@pytest.mark.parametrize("given", [False, True])
-@pytest.mark.parametrize("batch_rows", [1, 2, 100])
+@pairwise(given=[False, True], batch_rows=[1, 2, 100])
 def test_a_feature_is_found_wherever_it_is_first(
     given, batch_rows, write, tmp_path, rows_of, monkeypatch
 ):

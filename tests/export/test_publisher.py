@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.pairwise import pairwise
+from tests.pairwise import on_both, pairwise
 from twml_ops import export, layers, optimizers
 from twml_ops.checkpoint import CheckpointManager, TablePolicy, variables_of
 from twml_ops.core import Scorer
@@ -77,7 +77,7 @@ def test_every_checkpoint_is_served_as_the_model_of_its_moment(tmp_path, policy,
     assert sorted(p.name for p in served.iterdir()) == ["1", "3", "4"]  # the last two and the base
 
 
-@pytest.mark.parametrize("tables", ["bfloat16", "int8", "int4"])
+@pytest.mark.parametrize("tables", on_both(["bfloat16", "int8", "int4"], "int8"))
 def test_smaller_tables_are_published_as_changed_rows(tmp_path, tables):
     model = make_model()
     publisher = export.ScorerPublisher(model, tmp_path / "served", tables=tables)

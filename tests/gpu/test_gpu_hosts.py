@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests import forked
 from tests.cuda.build import emulated_library
 from tests.gpu.run_scenarios import IN_OWN_PROCESS, ORDER, SCENARIOS, run_scenario
 from tests.gpu.scenario import REAL_GPU
@@ -48,25 +49,42 @@ def fake_gpu():
 
 # It runs all of benchmarks/gpu.py, for 20 s.
 OF_THE_BENCHMARK = {"the_benchmark_of_gpus_measures_every_task"}
-# Of our kernels and their numbers; on both versions others place, copy, save and load the same.
+# Of our kernels and their numbers; on both versions others place, copy, save and load the same, and
+# the tests of these layers run with the simulated GPU (GPU_IN_KERAS_2 of the Makefile).
 OF_KERNELS = {
     "a_block_places_the_whole_sparse_mlp",
     "a_checkpoint_goes_on_where_another_placement_ended",
+    "a_functional_model_fits_eagerly",
+    "a_model_that_is_built_by_fit_fits_eagerly",
     "a_step_with_all_state_on_the_gpu_moves_the_batch_only",
+    "adagrad_trains",
     "averages_of_tables_on_the_gpu_are_those_of_tables_on_the_host",
+    "calibrations_fit_and_calibrate",
+    "discretizers_adapt_and_discretize",
     "discretizers_on_the_gpu_give_the_buckets_of_the_host",
     "files_and_checkpoints_of_features_move_between_the_host_and_the_gpu",
+    "grouped_tables_cross_and_factorization_machine_train",
     "grouped_tables_on_the_gpu_are_multiplied_in_one_op_and_train_like_those_on_the_host",
     "max_norm_on_the_gpu_trains_like_on_the_host",
+    "max_norm_trains",
+    "max_norm_trains_on_padded_rows",
+    "momentum_trains",
+    "online_standardize_trains",
+    "online_standardize_trains_on_sparse_tensors",
+    "rowwise_adagrad_trains_by_slices",
+    "stock_and_xla_ops_run_on_any_device",
     "sums_of_partitions_stay_on_the_gpu",
     "tables_partitioned_by_column_train",
+    "tables_partitioned_by_row_train",
     "tables_with_the_same_batch_share_its_groups_on_each_device",
+    "the_sparse_mlp_fits",
     "vectors_of_fields_stay_on_the_gpu",
 }
 # On the second version the training with a slot for each row and `fit` stand for these.
 OF_REPLICAS = {
     "replicas_on_gpus_train_tables_on_the_host",
     "replicas_on_gpus_train_with_a_distributed_dataset",
+    "replicas_on_gpus_fit_with_mixed_precision",
 }
 
 
@@ -108,12 +126,11 @@ def outcomes(request):
         env["TWML_OPS_CUDA_LIBRARY"] = str(emulated_library())
     found = {}
     for names in filter(None, (here, alone)):
-        done = subprocess.run(
-            [sys.executable, "-m", "tests.gpu.run_scenarios", gpu, *names],
+        done = forked.run(
+            ["-m", "tests.gpu.run_scenarios", gpu, *names],
             env=env,
             capture_output=True,
             text=True,
-            check=False,
         )
         found |= outcomes_in(done.stdout)
         if done.returncode != 0:  # in the first scenario without an outcome, or after the last one

@@ -140,8 +140,7 @@ def test_with_enough_rows_training_equals_that_of_a_sparse_linear(name, eagerly,
                                two.predict_on_batch(as_rows[0][0]), rtol=1e-5)  # fmt: skip
 
 
-@pytest.mark.parametrize("name", ["Adagrad", "LazyAdam"])
-@pytest.mark.parametrize("eagerly", [False, True])
+@pairwise(name=["Adagrad", "LazyAdam"], eagerly=[False, True])
 def test_a_new_owner_of_a_row_starts_at_the_initializer_with_fresh_slots(name, eagerly):
     def new(capacity):
         layer = layers.DynamicSparseLinear(UNITS, capacity, kernel_initializer="zeros")

@@ -265,6 +265,7 @@ def l2_step(optimizer, replicas=1, steps=1):
     return tf.convert_to_tensor(layer.embeddings).numpy(), history.history["loss"][-1]
 
 
+@pytest.mark.one_tf
 def test_the_strength_of_l2_does_not_depend_on_loss_scales_or_replicas():
     def sgd(**options):
         return optimizers.SGD(0.5, **options)

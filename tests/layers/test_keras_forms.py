@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.pairwise import on_both
 from twml_ops import layers, metrics, optimizers
 
 pytestmark = pytest.mark.usefixtures("fresh_keras")
@@ -94,7 +95,7 @@ def test_every_form_of_model_trains_to_the_same_weights(form):
     assert_same_weights(model, fit("functional")[0])
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", on_both(FORMS, "functional"))
 def test_class_weights_are_the_sample_weights_of_the_classes(form):
     _, labels = data()
     by_class, _ = fit(form, class_weight={0: 0.5, 1: 3.0})

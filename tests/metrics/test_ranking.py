@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn import metrics as sk
 
+from tests.pairwise import on_both
 from twml_ops.metrics import (
     PRAUC,
     ROCAUC,
@@ -186,7 +187,7 @@ def test_config_round_trip(metric):
     assert again.get_config() == m.get_config()
 
 
-@pytest.mark.parametrize("jit_compile", [False, True])
+@pytest.mark.parametrize("jit_compile", on_both([False, True], True))
 def test_fit_and_evaluate(jit_compile):
     y, p, w = stream(5, 600)
     which = BUCKETED if jit_compile else ALL  # a variable that grows is nothing for XLA

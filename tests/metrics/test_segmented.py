@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.pairwise import each_value
 from twml_ops.metrics import (
     PRAUC,
     ROCAUC,
@@ -97,8 +98,7 @@ def test_merged_streams_equal_one_stream():
             first.merge_state([other])
 
 
-@pytest.mark.parametrize("reduce", ["none", "mean"])
-@pytest.mark.parametrize("run_eagerly", [False, True])
+@each_value(reduce=["none", "mean"], run_eagerly=[False, True])
 def test_in_fit_the_logs_have_every_segment(reduce, run_eagerly):
     y, p, _, s = stream(5, 128, 2)
     crossentropy = tf.keras.losses.BinaryCrossentropy()

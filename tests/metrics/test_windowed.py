@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.pairwise import on_both
 from twml_ops.metrics import (
     PRAUC,
     ROCAUC,
@@ -27,7 +28,7 @@ def batches(seed, count, size=20):
 
 
 @pytest.mark.parametrize("metric", KEPT)
-@pytest.mark.parametrize("window", [1, 3, 8])
+@pytest.mark.parametrize("window", on_both([1, 3, 8], 3))
 def test_is_the_metric_of_the_last_batches(metric, window):
     stream = batches(0, 7)
     m = Windowed(metric(), window)

@@ -42,6 +42,7 @@ def model():
     return models.dcn(SCHEMA, examples()[1], **OPTIONS)
 
 
+@pytest.mark.one_tf
 def test_crosses_that_gain_are_chosen_by_default(model):
     for layer in statistics_of(model):
         assert layer.crosses[0] == (0, 2)
@@ -60,6 +61,7 @@ def test_named_crosses_have_the_same_statistics_as_chosen_ones(model):
             np.testing.assert_array_equal(a, b)
 
 
+@pytest.mark.one_tf
 def test_a_sample_that_is_not_complete_is_counted_again(model, monkeypatch):
     monkeypatch.setattr("twml_ops.models._crosses._MAX_EXAMPLES", 2000)
     smaller = models.dcn(SCHEMA, examples()[1], **OPTIONS)
@@ -69,6 +71,7 @@ def test_a_sample_that_is_not_complete_is_counted_again(model, monkeypatch):
         assert totals[:, 0].sum() == ROWS
 
 
+@pytest.mark.one_tf
 def test_other_examples_decide_whether_crosses_gain():
     (_, fit), (_, same) = examples(0), examples(1)
     assert choose_crosses(SCHEMA, fit, same)[0] == "c*e"
@@ -76,6 +79,7 @@ def test_other_examples_decide_whether_crosses_gain():
     assert choose_crosses(SCHEMA, fit, opposite) == []
 
 
+@pytest.mark.one_tf
 def test_several_labels_share_their_crosses():
     schema = Schema(("a",), ("c", "d", "e"), 0, "x", labels=("click", "sale"))
     _, dataset = examples(labels=schema.labels)

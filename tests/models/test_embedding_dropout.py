@@ -35,6 +35,7 @@ def features(name, rows=64):
     return features_of(SCHEMA, rows, name=name)
 
 
+@pytest.mark.one_tf
 @every_model
 def test_a_share_of_the_components_is_dropped_and_the_others_are_scaled(name):
     before, after = (x.numpy() for x in vectors_of(build(name))(features(name), training=True))
@@ -43,6 +44,7 @@ def test_a_share_of_the_components_is_dropped_and_the_others_are_scaled(name):
     np.testing.assert_allclose(after[~dropped], before[~dropped] / (1 - RATE), rtol=1e-5)
 
 
+@pytest.mark.one_tf
 @every_model
 def test_the_expectation_is_that_of_all_components(name):
     number = 2000
@@ -53,6 +55,7 @@ def test_the_expectation_is_that_of_all_components(name):
     assert (np.abs(after.mean(axis=0) - before[0]) <= 6 * deviation + 1e-7).all()
 
 
+@pytest.mark.one_tf
 @every_model
 def test_inference_drops_nothing(name):
     model, given = build(name), features(name)
@@ -62,6 +65,7 @@ def test_inference_drops_nothing(name):
     tf.nest.map_structure(np.testing.assert_array_equal, first, second)
 
 
+@pytest.mark.one_tf
 @every_model
 def test_without_dropout_training_and_inference_agree(name):
     model, given = build(name, rate=0.0), features(name)
@@ -78,6 +82,7 @@ def fitted(name, rate, run_eagerly, seed=0):
     return np.concatenate([np.ravel(w) for w in model.get_weights()])
 
 
+@pytest.mark.one_tf
 @pytest.mark.parametrize("run_eagerly", on_both([False, True], False))
 def test_training_is_determined_by_the_seed(run_eagerly):
     first, again = (fitted("deepfm", RATE, run_eagerly) for _ in range(2))
@@ -98,6 +103,7 @@ def test_a_loaded_model_has_the_same_dropout(name, tmp_path):
     assert ((after == 0) & (before != 0)).any()
 
 
+@pytest.mark.one_tf
 @every_model
 @pytest.mark.parametrize("min_count", [1, 3])
 def test_categories_below_the_minimum_count_share_a_row(name, min_count):

@@ -72,6 +72,7 @@ def test_a_file_of_it_predicts_the_same_and_has_the_same_members(case, tmp_path)
         np.testing.assert_allclose(got(features), want(features), atol=1e-6)
 
 
+@pytest.mark.one_tf
 def test_every_export_predicts_the_same(case, tmp_path):
     members, features = case
     model, want = models.ensemble(members), mean_of(members, features)
@@ -136,6 +137,7 @@ def test_exports_take_raw_columns(tmp_path):
     np.testing.assert_allclose(got, want, atol=1e-6)
 
 
+@pytest.mark.one_tf
 def test_each_label_has_its_own_mean():
     members = field_members("shared_bottom", "everything", count=2)
     features = fields.features_of(fields.SCHEMAS["everything"], 5, seed=3)
@@ -148,6 +150,7 @@ def test_each_label_has_its_own_mean():
         )
 
 
+@pytest.mark.one_tf
 def test_members_lose_their_optimizers_and_share_their_weights():
     members = field_members("logistic")
     features = fields.features_of(fields.SCHEMAS["categories"], 9, seed=3)
@@ -188,6 +191,7 @@ def test_squared_weight_norms_are_means_over_the_members():
         assert norm == pytest.approx(want, rel=1e-5, nan_ok=True)
 
 
+@pytest.mark.one_tf
 def test_models_that_differ_in_their_inputs_or_outputs_are_refused():
     one = field_members("logistic", count=1)
     with pytest.raises(ValueError, match="at least two models, got 1"):

@@ -1,6 +1,5 @@
 """The models on fields, on every kind of features."""
 
-import itertools
 import math
 
 import numpy as np
@@ -31,6 +30,9 @@ SCHEMAS = {
 }
 # Other models have all their layers. (test_field_units.py trains and loads "dcn", too.)
 PARTS_OF_OTHERS = ("dcn", "fm", "shared_bottom")
+# Trained and loaded on both TensorFlows; there tests/layers/test_saving.py saves the layers of the
+# others, and test_embedding_dropout.py loads four models.
+ON_BOTH = ("deepfm", "mmoe")
 every_model = pytest.mark.parametrize("name", SMALL)
 
 
@@ -88,15 +90,16 @@ def by_label(predicted):
 
 
 def kinds_of_models():
-    """Each model with all kinds of features, and with one kind alone; the others are slow.
+    """Each model with all kinds of features, and a model with each kind alone; the rest is slow.
 
-    So is one kind alone with the stack of dhen, which takes longer to trace than the other models.
+    The models have the code of their inputs in common.
     """
-    others = itertools.cycle(kind for kind in SCHEMAS if kind != "everything")
+    others = zip(("dcn", "deepfm", "dlrm"), (k for k in SCHEMAS if k != "everything"), strict=True)
+    kind_of = dict(others)
     for name in SMALL:
-        alone = None if name == "dhen" else next(others)
+        alone = kind_of.get(name)
         for kind in SCHEMAS:
-            both = kind == "everything" and name not in PARTS_OF_OTHERS
+            both = kind == "everything" and name in ON_BOTH
             marks = [] if both else [ONE_TF] if kind in (alone, "everything") else [SLOW]
             yield pytest.param(name, kind, marks=marks)
 

@@ -37,6 +37,7 @@ def test_wrong_widths_are_refused(item):
 WITH_WIDTHS = sorted(set(SMALL) - {"logistic", "dhen"})
 
 
+@pytest.mark.one_tf
 @pytest.mark.parametrize("name", [*on_both(WITH_WIDTHS, "dcn"), pytest.param("dhen", marks=SLOW)])
 def test_models_with_several_widths_train_and_export_the_same(name, tmp_path):
     tf.keras.utils.set_random_seed(0)

@@ -61,6 +61,7 @@ def test_row_keys_are_replaced_in_any_order(source, model):
         np.testing.assert_allclose(front.rest(tensors, training=True), expected, rtol=1e-5)
 
 
+@pytest.mark.one_tf
 def test_a_training_does_not_depend_on_whether_tensors_are_kept(source, monkeypatch):
     train, held_out = source.split()
 

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.pairwise import pairwise
 from twml_ops import models
 from twml_ops.data import Schema
 from twml_ops.models import HashedIds, sparse_mlp
@@ -51,8 +52,7 @@ def small(schema, data=None):
     return sparse_mlp(schema, data or data_of(schema), units=4, hidden=(3,), categorical_bits=8)
 
 
-@pytest.mark.parametrize("run_eagerly", [False, True])
-@pytest.mark.parametrize("name", GROUPS)
+@pairwise(name=[*GROUPS], run_eagerly=[False, True])
 def test_any_groups_of_features_train(name, run_eagerly):
     schema = GROUPS[name]
     data = data_of(schema)

@@ -41,6 +41,7 @@ def made(build, **options):
 BUILDERS = [models.deepfm, models.logistic, models.dlrm, models.fm, models.dcn]
 
 
+@pytest.mark.one_tf
 @pytest.mark.parametrize(
     "build", on_both(BUILDERS, models.dcn, models.logistic), ids=lambda b: b.__name__
 )
@@ -56,6 +57,7 @@ def test_the_outputs_do_not_change_and_new_categories_have_rows(build):
     assert np.subtract(after.num_rows, before.num_rows).tolist() == [4, 0, 2]
 
 
+@pytest.mark.one_tf
 def test_known_rows_stay_and_new_ones_begin_with_the_shared_one():
     model = made(models.deepfm)
     embedding = model.get_layer("embedding")
@@ -72,6 +74,7 @@ def test_known_rows_stay_and_new_ones_begin_with_the_shared_one():
     np.testing.assert_array_equal(wide[added[4:]], np.repeat([shared_of_tags], 2, 0).astype("f"))
 
 
+@pytest.mark.one_tf
 def test_the_new_rows_are_trained_apart():
     model = made(models.logistic)
     found = with_new_categories(model, SCHEMA, batches(NEW, seed=2))
@@ -85,6 +88,7 @@ def test_the_new_rows_are_trained_apart():
     assert (after[added] != 0).all()
 
 
+@pytest.mark.one_tf
 def test_without_news_the_model_is_the_same_one():
     model = made(models.fm)
     assert with_new_categories(model, SCHEMA, batches(KNOWN, seed=5)).model is model
@@ -105,6 +109,7 @@ def test_the_enlarged_model_is_saved_and_enlarged_again(tmp_path):
         np.testing.assert_allclose(first(used), second.model(used), rtol=1e-6)
 
 
+@pytest.mark.one_tf
 def test_an_embedding_of_other_rows_is_named():
     ids = tf.keras.Input((2,), dtype="int64", name="categorical")
     rows = layers.CategoryRows(2, min_count=1)

@@ -148,11 +148,13 @@ def test_the_trees_are_not_trained_with_the_net():
         np.testing.assert_array_equal(value, variable)
 
 
+@pytest.mark.one_tf
 def test_there_are_no_trees_if_they_are_not_wanted_or_find_nothing():
     assert not trees_of(models.dcn(SCHEMA, examples()[1], trees=False, **OPTIONS))
     assert not trees_of(models.dcn(SCHEMA, examples(signal=0.0)[1], **OPTIONS))
 
 
+@pytest.mark.one_tf
 def test_deepfm_whose_trees_find_nothing_needs_no_row_keys():
     features, dataset = examples(signal=0.0)
     model = models.deepfm(SCHEMA, dataset, trees=True, **OPTIONS)
@@ -189,6 +191,7 @@ def test_few_raw_sparse_ids_are_columns_of_the_trees():
     assert trees.num_inputs == 2 + 2 + 7  # numbers, statistics, ids
 
 
+@pytest.mark.one_tf
 def test_without_row_keys_there_are_no_trees_unless_they_are_asked_for():
     _, dataset = examples()
 

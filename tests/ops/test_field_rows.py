@@ -6,6 +6,7 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.pairwise import pairwise
 from twml_ops import ops
 from twml_ops.ops._library import is_native
 
@@ -132,13 +133,13 @@ def trained(rule, dtype, units, pooled, declared, fused, sizes, height):
 
 
 @native
-@pytest.mark.parametrize("fused", [False, True], ids=["by slices", "fused"])
-@pytest.mark.parametrize("pooled", [False, True])
-@pytest.mark.parametrize(
-    ("rule", "dtype", "units"),
-    [("adagrad", "float32", 16), ("adagrad", "bfloat16", 16), ("sgd", "float32", 5)],
+@pairwise(
+    weights=[("adagrad", "float32", 16), ("adagrad", "bfloat16", 16), ("sgd", "float32", 5)],
+    pooled=[False, True],
+    fused=[False, True],
 )
-def test_training_has_the_bits_of_sorted_entries(rule, dtype, units, pooled, fused):
+def test_training_has_the_bits_of_sorted_entries(weights, pooled, fused):
+    rule, dtype, units = weights
     for sizes, height in ((SIZES, 200), ([3000], 1), ([70, 2**16], 300)):
         by_field, sorted_ = (
             trained(rule, dtype, units, pooled, declared, fused, sizes, height)

@@ -183,6 +183,7 @@ def test_third_derivatives_equal_those_of_the_dense_product():
         np.testing.assert_allclose(got, want, rtol=1e-3, atol=1e-3 * np.abs(want).max())
 
 
+@pytest.mark.one_tf
 @pytest.mark.parametrize("graph", [False, True])
 @pytest.mark.parametrize("library", LIBRARIES)
 def test_grouped_products_have_the_derivatives_of_single_ones(library, graph):
@@ -244,6 +245,7 @@ def test_norms_have_the_derivatives_of_their_formula(library, name, graph):
         assert_twins(*(tf.function(both, autograph=False)(sparse) if graph else both(sparse)))
 
 
+@pytest.mark.one_tf
 @pytest.mark.parametrize("graph", [False, True])
 @pytest.mark.parametrize("library", LIBRARIES)
 def test_sums_of_duplicates_have_the_derivatives_of_segment_sums(library, graph):

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.pairwise import on_both
 from twml_ops import layers, ops, optimizers
 
 N, D, B, M, STEPS = 30, 4, 6, 5, 3
@@ -58,7 +59,9 @@ def trained(optimizer, compiled, kernel_dtype="float32"):
     return [np.asarray(tf.cast(v, tf.float32)) for v in (*weights, *slots)]
 
 
-@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
+@pytest.mark.parametrize(
+    "rule", on_both(RULES, RULES[0], RULES[-1]), ids=lambda rule: rule.__name__
+)
 def test_a_compiled_step_equals_that_of_the_library(rule):
     got, want = (trained(rule(0.1), compiled) for compiled in (True, False))
     for g, w in zip(got, want, strict=True):

@@ -134,8 +134,7 @@ def test_sums_take_every_id_that_a_gradient_may_have(library):
                 ops.sum_duplicates(np.int64(bad), np.float32([[1]]))
 
 
-@pytest.mark.parametrize("rows", [1, 7])
-@pytest.mark.parametrize("entries", [0, 1, 30])
+@pairwise(rows=[1, 7], entries=[0, 1, 30])
 def test_duplicates_and_offsets(rows, entries):
     rng = np.random.default_rng(entries)
     ids = rng.integers(0, 6, entries)
@@ -427,8 +426,7 @@ def test_sketches(weighted):
                 call()
 
 
-@pytest.mark.parametrize("rule", ["sgd", "lazy_adam"])
-@pytest.mark.parametrize("graph", [False, True])
+@pairwise(rule=["sgd", "lazy_adam"], graph=[False, True])
 def test_bfloat16_tables_and_their_updates(rule, graph):
     rng = np.random.default_rng(8)
     ids, values, splits = batch(rng, 6, 40, 9)

@@ -96,6 +96,7 @@ def test_averages_equal_those_of_all_weights_in_every_step(name, eagerly):
     assert distance(model.trainable_variables, reference.average) < TOLERANCE
 
 
+@pytest.mark.one_tf
 @pytest.mark.parametrize(
     "options", [{"clipnorm": 0.01}, {"weight_decay": 0.5}, {"global_clipnorm": 0.01}]
 )
@@ -201,6 +202,7 @@ def test_dense_variables_of_any_rank(shape):
     np.testing.assert_allclose(w.numpy(), want, atol=1e-6)
 
 
+@pytest.mark.one_tf
 @pytest.mark.parametrize("momentum", [0.0, 1.0])
 def test_the_ends_of_the_momentum(momentum):
     model = model_of(optimizers.SGD(0.5, use_ema=True, ema_momentum=momentum))
@@ -226,6 +228,7 @@ def test_bfloat16_tables_have_float32_averages():
     np.testing.assert_allclose(average.values.numpy(), reference.average[0], rtol=0, atol=TOLERANCE)
 
 
+@pytest.mark.one_tf
 def test_stock_ops(monkeypatch):
     with _library.library.override(_library.stock.library):
         reference = DenseAverage()
@@ -233,6 +236,7 @@ def test_stock_ops(monkeypatch):
     assert max(reference.errors) < TOLERANCE
 
 
+@pytest.mark.one_tf
 def test_hogwild_of_one_thread_has_the_same_bits():
     got, want = (model_of(with_average(concurrency=c)) for c in ("hogwild", "locked"))
     for model in (got, want):
@@ -292,6 +296,7 @@ def wrapped(wrap):
     return optimizers.CompositeOptimizer(with_average(), {"table": wrap(with_average())})
 
 
+@pytest.mark.one_tf
 @pytest.mark.parametrize(
     "wrap",
     [
@@ -343,6 +348,7 @@ def test_replicas_have_the_averages_of_one(where):
     np.testing.assert_allclose(two, one, rtol=0, atol=TOLERANCE)
 
 
+@pytest.mark.one_tf
 def test_a_row_with_a_new_id_begins_a_new_average():
     layer = layers.DynamicSparseLinear(1, 2, kernel_initializer="zeros", use_bias=False)
     optimizer = with_average(optimizers.SGD, 1.0)
@@ -434,7 +440,7 @@ def test_before_training_the_averages_are_the_weights():
         assert distance(model.get_weights(), before) == 0
 
 
-@pytest.mark.parametrize("swap_on_epoch", [False, True])
+@pytest.mark.parametrize("swap_on_epoch", on_both([False, True], True))
 def test_validation_sees_the_averages_and_training_does_not_notice(swap_on_epoch):
     x, y = data()
     kept = []

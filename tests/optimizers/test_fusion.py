@@ -153,7 +153,7 @@ def fitted(name):
     return train_ours(make(name))
 
 
-@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.parametrize("name", on_both(OPTIMIZERS, "SGD", "Ftrl"))
 def test_fit_is_fused_and_equals_keras(name, executed):
     with executed() as ran:
         got = train_ours(make(name))

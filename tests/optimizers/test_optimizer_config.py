@@ -8,6 +8,7 @@ import pytest
 import tensorflow as tf
 
 from tests.optimizers.optimizer_cases import OPTIMIZERS, D, N, Schedule, random, slots_of, stock
+from tests.pairwise import on_both
 from twml_ops import layers, optimizers
 from twml_ops._keras import KERAS_3
 
@@ -26,7 +27,7 @@ def test_config_round_trip(name, rate):
     assert (again.name, again.clipnorm, again.weight_decay) == ("mine", 2.0, 0.01)
 
 
-@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.parametrize("name", on_both(OPTIMIZERS, "SGD", "LazyAdam", "Ftrl"))
 def test_training_goes_on_where_it_was_saved(name, tmp_path):
     ours, _, arguments = OPTIMIZERS[name]
     ids = tf.keras.Input((3,), dtype="int64")

@@ -5,6 +5,7 @@ import pytest
 import tensorflow as tf
 
 from tests.distribute.conftest import ragged_batch, replicas_of
+from tests.pairwise import on_both
 from twml_ops import distribute, ops, placement
 from twml_ops.placement import gradients
 
@@ -45,7 +46,7 @@ def one_replicas_gradient(batch, table):
 
 
 @pytest.mark.parametrize("n", [3, 1000])  # summed rows are smaller for few ids, entries for many
-@pytest.mark.parametrize("modified", [False, True])
+@pytest.mark.parametrize("modified", on_both([False, True], True))
 def test_the_reduced_gradient_is_that_of_the_concatenated_batch(pair, n, modified):
     batch = ragged_batch(np.random.default_rng(0), B, n)
     results, _, table = reduced_gradients(pair, batch, n, modified)

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.pairwise import on_both
 from twml_ops.placement import initial_rows as module
 from twml_ops.placement.initial_rows import initial_rows
 
@@ -37,7 +38,7 @@ def whole(initializer, width, dtype):
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize("width", [1, 5, 24])
+@pytest.mark.parametrize("width", on_both([1, 5, 24], 5))
 @pytest.mark.parametrize("initializer", IN_PIECES, ids=lambda i: type(i).__name__)
 def test_pieces_have_the_bits_of_the_whole_table(monkeypatch, initializer, width, dtype):
     monkeypatch.setattr(module, "_PIECE_BYTES", PIECE)

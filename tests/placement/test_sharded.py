@@ -125,7 +125,7 @@ def state_of(model):
 @pytest.mark.parametrize(
     ("optimizer", "wrapper"),
     [
-        (optimizers.LazyAdam, "alone"),
+        pytest.param(optimizers.LazyAdam, "alone", marks=ONE_TF),
         (optimizers.LazyAdam, "loss scale of keras"),
         pytest.param(optimizers.LazyAdam, "composite", marks=ONE_TF),
         pytest.param(optimizers.LazyAdam, "loss scale", marks=ONE_TF),

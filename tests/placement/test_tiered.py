@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.pairwise import pairwise
+from tests.pairwise import on_both, pairwise
 from twml_ops import export, layers, ops, optimizers
 from twml_ops._keras import KERAS_3
 from twml_ops.layers import Tiered
@@ -78,6 +78,7 @@ def dataset(found):
 
 
 @pairwise(name=OPTIMIZERS, kernel_dtype=["float32", "bfloat16"])
+@pytest.mark.one_tf
 def test_training_equals_that_of_a_table_in_memory(tmp_path, name, kernel_dtype):
     found = list(batches(20))
     made = []
@@ -94,7 +95,9 @@ def test_training_equals_that_of_a_table_in_memory(tmp_path, name, kernel_dtype)
     assert statistics.written_back > 100
 
 
-@pytest.mark.parametrize("options", [{}, {"run_eagerly": True}, {"steps_per_execution": 3}])
+@pytest.mark.parametrize(
+    "options", on_both([{}, {"run_eagerly": True}, {"steps_per_execution": 3}], {})
+)
 def test_fit_with_announced_batches_equals_fit_in_memory(tmp_path, options):
     found = list(batches(12))
     made = []

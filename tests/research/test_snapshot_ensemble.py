@@ -54,6 +54,7 @@ def trained(model=None, epochs=2, **arguments):
     return model, ensemble, recorded.rates
 
 
+@pytest.mark.one_tf
 def test_the_learning_rate_is_half_a_cosine_in_each_cycle():
     model, ensemble, rates = trained()  # 16 steps, cycles of 4
     want = [0.25 * (1 + math.cos(math.pi * (t % 4) / 4)) for t in range(16)]
@@ -64,6 +65,7 @@ def test_the_learning_rate_is_half_a_cosine_in_each_cycle():
         np.testing.assert_array_equal(got, want)
 
 
+@pytest.mark.one_tf
 @pytest.mark.parametrize("wrapper", ["none", "loss scale", "composite"])
 def test_every_rate_of_a_composite_optimizer_follows(wrapper):
     top = tf.keras.optimizers.SGD(0.2)
@@ -87,6 +89,7 @@ def test_every_rate_of_a_composite_optimizer_follows(wrapper):
     assert seen[2][1] == pytest.approx(0.1)
 
 
+@pytest.mark.one_tf
 @pytest.mark.parametrize(("epochs", "count", "sizes"), [(1, 3, [3, 3, 2]), (2, 5, [4, 4, 4, 4])])
 def test_cycles_are_equally_long_and_the_last_may_be_shorter(epochs, count, sizes):
     _, ensemble, _ = trained(epochs=epochs, num_snapshots=count)
@@ -267,6 +270,7 @@ def test_an_argument_out_of_range_is_named(arguments, message):
         research.SnapshotEnsemble(**arguments)
 
 
+@pytest.mark.one_tf
 def test_what_is_missing_is_named():
     empty = research.SnapshotEnsemble()
     with pytest.raises(ValueError, match="no snapshots yet"):

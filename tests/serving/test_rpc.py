@@ -273,8 +273,12 @@ def test_a_message_that_does_not_arrive_ends_its_call(tmp_path, method):
             assert error.value.details() == "the message did not arrive in time"
         finally:
             end.set()
-        with pytest.raises(grpc.RpcError, match="the call has no message"):
-            call(iter(()), timeout=300)
+
+
+@pytest.mark.parametrize("method", [clients.PREDICT, clients.METADATA, clients.STATUS])
+def test_a_call_without_a_message_is_an_error(served, method):
+    with pytest.raises(grpc.RpcError, match="the call has no message"):
+        served[1].channel.stream_unary(method)(iter(()), timeout=300)
 
 
 def test_the_watchers_of_the_health_are_bounded(tmp_path):

@@ -22,6 +22,9 @@ from twml_ops.data import open_source, split_for_validation
 from twml_ops.distribute.launch import Ports
 from twml_ops.training.trained_run import TrainedRun
 
+# On both TensorFlows: tests/distribute/parameter_server.
+pytestmark = pytest.mark.one_tf
+
 
 @pytest.fixture(scope="module", params=[1, pytest.param(2, marks=pytest.mark.slow)])
 def run(request, libsvm, tmp_path_factory):
@@ -105,7 +108,6 @@ def chief(data, folder, *words):
     return done.returncode, done.stdout + done.stderr
 
 
-@pytest.mark.one_tf
 def test_a_cluster_keeps_its_trainings_until_its_run_is_written(libsvm, tmp_path):
     (tmp_path / "fail").touch()
     model = f"{Path(__file__).parent / 'failing_model.py'}:build"
@@ -130,7 +132,6 @@ def test_a_cluster_keeps_its_trainings_until_its_run_is_written(libsvm, tmp_path
     assert not (tmp_path / "run.checkpoints").exists()
 
 
-@pytest.mark.one_tf
 def test_a_cluster_keeps_the_weights_of_the_best_epoch_without_a_refit(libsvm, tmp_path):
     options = [
         "--model",
@@ -165,7 +166,6 @@ def clicks(folder):
     return f"csv:{folder / 'x.csv'}"
 
 
-@pytest.mark.one_tf
 def test_one_worker_trains_the_weights_of_one_process(tmp_path):
     data = clicks(tmp_path)
     options = ["--model", "dcn", "--set", "trees=false", "--set", "dropout=0"]

@@ -78,6 +78,7 @@ def test_monitoring_changes_no_weights(libsvm, tmp_path):
     np.testing.assert_array_equal(weights(None), weights(Monitored(held_out, "validation")))
 
 
+@pytest.mark.one_tf
 def test_losses_of_weighted_examples_are_weighted_means(tmp_path):
     rng = np.random.default_rng(0)
     lines = [f"{rng.random():.3f},{rng.integers(2)},{rng.integers(20)}" for _ in range(300)]
@@ -109,6 +110,7 @@ def test_positives_weigh_more_in_training_and_validation_but_not_in_evaluation(
     assert fitted.history.monitored_loss[-1].loss == pytest.approx(want, rel=1e-4)
 
 
+@pytest.mark.one_tf
 def test_callbacks_can_stop_the_training_and_restore_the_best_weights(libsvm, tmp_path):
     stop = tf.keras.callbacks.EarlyStopping(
         "val_loss", min_delta=100.0, patience=1, restore_best_weights=True
@@ -118,6 +120,7 @@ def test_callbacks_can_stop_the_training_and_restore_the_best_weights(libsvm, tm
     assert stop.best_weights is not None
 
 
+@pytest.mark.one_tf
 def test_a_loss_that_is_not_finite_ends_the_training(libsvm, tmp_path):
     config = RunConfig("", optimizer="sgd", learning_rate=1e30, batch_size=32)
     with pytest.raises(UserError, match="the loss became .* epoch 1: try a lower --learning-rate"):

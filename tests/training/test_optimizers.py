@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.pairwise import on_both
 from twml_ops.layers import SparseLinear
 from twml_ops.training.config import RunConfig
 from twml_ops.training.errors import UserError
@@ -16,7 +17,7 @@ from twml_ops.training.model import (
 )
 
 
-@pytest.mark.parametrize("name", optimizer_names())
+@pytest.mark.parametrize("name", on_both(optimizer_names(), "lazy_adam"))
 def test_every_optimizer_learns_at_its_own_rate(name):
     ids = np.arange(64, dtype=np.int64)[:, None] % 8
     labels = (ids < 4).astype(np.float32)

@@ -18,7 +18,8 @@ from twml_ops.training.config import RunConfig
 from twml_ops.training.model import num_weights, read_ahead, storage_scope
 from twml_ops.training.trained_run import TrainedRun
 
-pytestmark = pytest.mark.usefixtures("bare_runs")
+# On both TensorFlows: tests/placement/test_tiered.py and tests/checkpoint/test_tiered.py.
+pytestmark = [pytest.mark.one_tf, pytest.mark.usefixtures("bare_runs")]
 
 OPTIONS = ["--batch-size", "32", "--epochs", "2", "--model", "sparse_mlp"]
 USERS, CACHE = 700, "2000"
@@ -53,7 +54,6 @@ def in_file(data, tmp_path_factory):
         return train(data, folder / "run", "--storage", str(folder / "rows"), "--cache-rows", CACHE)
 
 
-@pytest.mark.one_tf
 def test_a_run_equals_one_whose_tables_fit_into_the_cache(data, in_file, tmp_path):
     whole = train(data, tmp_path / "run", "--storage", str(tmp_path / "rows"))
     for mine, theirs in zip(weights(in_file), weights(whole), strict=True):
@@ -81,7 +81,6 @@ def assert_equal_weights(runs):
 IN_MEMORY = "1000000"  # rows, which no table has
 
 
-@pytest.mark.one_tf
 def test_the_weights_of_the_best_epoch_are_kept_in_a_file(data, tmp_path):
     options = ["--batch-size", "32", "--model", "sparse_mlp", "--no-refit", "--patience", "1"]
     options += ["--validation", "random", "--learning-rate", "2"]
@@ -97,7 +96,6 @@ def test_the_weights_of_the_best_epoch_are_kept_in_a_file(data, tmp_path):
     assert list((tmp_path / f"rows{CACHE}").iterdir()) == []
 
 
-@pytest.mark.one_tf
 def test_a_run_goes_on_from_another_one_in_files_as_in_memory(data, tmp_path):
     """With categories that are new, and with slots of the optimizer."""
     new = tmp_path / "b.csv"
@@ -115,7 +113,6 @@ def test_a_run_goes_on_from_another_one_in_files_as_in_memory(data, tmp_path):
     assert (tmp_path / "rows").exists()  # a table was large enough
 
 
-@pytest.mark.one_tf  # on both: tests/checkpoint/test_tiered.py
 def test_a_run_that_was_interrupted_continues_with_the_same_bits(data, tmp_path, capsys):
     storage = ["--storage", str(tmp_path / "rows"), "--cache-rows", CACHE, "--epochs", "2"]
     assert run_here(data, tmp_path / "undisturbed", "", *storage) == (0, "")
@@ -130,7 +127,6 @@ def test_a_run_that_was_interrupted_continues_with_the_same_bits(data, tmp_path,
         np.testing.assert_array_equal(mine, theirs)
 
 
-@pytest.mark.one_tf
 @pytest.mark.parametrize(
     ("options", "message"),
     [

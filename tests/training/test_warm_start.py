@@ -12,7 +12,8 @@ from twml_ops.checkpoint import CheckpointManager
 from twml_ops.cli import main
 from twml_ops.training.trained_run import TrainedRun
 
-pytestmark = pytest.mark.usefixtures("bare_runs")
+# On both TensorFlows: tests/checkpoint/test_variables.py.
+pytestmark = [pytest.mark.one_tf, pytest.mark.usefixtures("bare_runs")]
 
 MODEL = ("--model", "sparse_mlp", "--set", "units=4")
 OPTIONS = ["--epochs", "1", "--batch-size", "64", "--checkpoint-every", "0"]
@@ -40,7 +41,6 @@ def day_1(tmp_path_factory):
     return folder / "run"
 
 
-@pytest.mark.one_tf
 def test_the_weights_of_the_run_are_the_start(day_1, tmp_path):
     data = write_libsvm(tmp_path / "2.svm", 200, seed=2)
     run = train(data, tmp_path / "run", "--from", str(day_1), "--learning-rate", "1e-30")
@@ -53,7 +53,6 @@ def test_the_weights_of_the_run_are_the_start(day_1, tmp_path):
     assert (facts["model_options"], facts["eval"]) == ({"units": 4}, None)
 
 
-@pytest.mark.one_tf
 def test_the_statistics_of_layers_go_on(day_1, tmp_path):
     data = write_libsvm(tmp_path / "2.svm", 200, seed=2)
     larger = tmp_path / "larger.svm"
@@ -68,7 +67,6 @@ def test_the_statistics_of_layers_go_on(day_1, tmp_path):
     assert data
 
 
-@pytest.mark.one_tf
 def test_a_start_from_a_run_is_better_than_none(day_1, tmp_path):
     data = write_libsvm(tmp_path / "2.svm", 200, seed=2)
     train(data, tmp_path / "warm", "--from", str(day_1))
@@ -90,7 +88,6 @@ def test_saved_slots_are_those_of_the_next_run(day_1, tmp_path):
         assert (second[name] > before).any(), name
 
 
-@pytest.mark.one_tf
 def test_damaged_slots_are_an_error_and_another_optimizer_needs_none(day_1, tmp_path, capsys):
     data, damaged = write_libsvm(tmp_path / "2.svm", 200), tmp_path / "damaged"
     shutil.copytree(day_1, damaged)
@@ -122,7 +119,6 @@ def slots(run):
         (["--negative-rate", "0.5"], "--save-slots: a run with --negative-rate cannot be"),
     ],
 )
-@pytest.mark.one_tf
 def test_slots_that_nobody_can_use_are_not_saved(tmp_path, capsys, options, message):
     data = write_libsvm(tmp_path / "1.svm", 200)
     with pytest.raises(SystemExit):
@@ -130,7 +126,6 @@ def test_slots_that_nobody_can_use_are_not_saved(tmp_path, capsys, options, mess
     assert message in capsys.readouterr().err
 
 
-@pytest.mark.one_tf
 def test_a_chain_of_runs_can_be_repeated(day_1, tmp_path):
     data = write_libsvm(tmp_path / "2.svm", 200, seed=2)
     first = train(data, tmp_path / "a", "--from", str(day_1))
@@ -141,7 +136,6 @@ def test_a_chain_of_runs_can_be_repeated(day_1, tmp_path):
         np.testing.assert_array_equal(mine, theirs)
 
 
-@pytest.mark.one_tf
 def test_a_model_on_fields_keeps_its_rows(fields_run, tmp_path):
     data = write_criteo(tmp_path / "2.tsv", 300, seed=2)
     run = train(data, tmp_path / "run", "--from", str(fields_run))
@@ -157,7 +151,6 @@ def test_a_model_on_fields_keeps_its_rows(fields_run, tmp_path):
         (["--config", "x.json"], "--from: the model is that of the run, got --config as well"),
     ],
 )
-@pytest.mark.one_tf
 def test_what_the_run_decides_cannot_be_chosen(day_1, tmp_path, capsys, options, message):
     data = write_libsvm(tmp_path / "2.svm", 200)
     with pytest.raises(SystemExit):
@@ -165,7 +158,6 @@ def test_what_the_run_decides_cannot_be_chosen(day_1, tmp_path, capsys, options,
     assert message in capsys.readouterr().err
 
 
-@pytest.mark.one_tf
 def test_other_features_are_refused(day_1, tmp_path, capsys):
     wide = write_libsvm(tmp_path / "wide.svm", 200, dim=12)
     other = write_criteo(tmp_path / "other.tsv", 200)
@@ -181,7 +173,6 @@ def test_other_features_are_refused(day_1, tmp_path, capsys):
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.one_tf
 def test_a_folder_that_is_no_run_and_missing_data_are_named(day_1, tmp_path, capsys):
     data = write_libsvm(tmp_path / "2.svm", 200)
     with pytest.raises(SystemExit):
@@ -192,7 +183,6 @@ def test_a_folder_that_is_no_run_and_missing_data_are_named(day_1, tmp_path, cap
     assert "--data is missing" in capsys.readouterr().err
 
 
-@pytest.mark.one_tf
 def test_a_corrected_run_is_refused(tmp_path, capsys):
     data = write_libsvm(tmp_path / "1.svm", 300)
     train(data, tmp_path / "run", "--negative-rate", "0.5")
@@ -211,7 +201,6 @@ def with_new_tokens(path, n, seed):
     return source
 
 
-@pytest.mark.one_tf
 def test_new_categories_get_rows_and_new_slots(fields_run, tmp_path):
     data = write_criteo(tmp_path / "1.tsv", 300, seed=2)
     frozen = ("--save-slots", "--learning-rate", "1e-30")
@@ -236,7 +225,6 @@ def test_new_categories_get_rows_and_new_slots(fields_run, tmp_path):
         assert (after[name][added] < before[name].max()).all()
 
 
-@pytest.mark.one_tf
 def test_rows_stay_as_they_are_if_that_is_asked_for(fields_run, tmp_path):
     new = with_new_tokens(tmp_path / "2.tsv", 300, seed=3)
     run = train(new, tmp_path / "b", "--from", str(fields_run), "--no-new-categories")

@@ -483,10 +483,6 @@ class CheckpointManager:
             thread.join()
 
 
-def _view(variable: Saved) -> np.ndarray:
-    return variable.view()
-
-
 def _chain(name: str, manifests: Mapping[str, Manifest]) -> list[str]:
     """The checkpoint and the ones that it is based on, from the newest to the complete one."""
     chain: list[str] = []

@@ -9,7 +9,6 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyarrow import csv
 
 from twml_ops import core
 from twml_ops._category_hash import column_key
@@ -26,8 +25,6 @@ _KEYS = [column_key(name) for name in _CATEGORIES]
 _SCHEMA = Schema(_INTEGERS, _CATEGORIES, 0, "the ad was clicked")
 
 _INTEGER = r"^(-?[0-9]{1,18})?$"
-_DICTIONARY = pa.dictionary(pa.int32(), pa.binary())
-_TYPES = {name: pa.int64() for name in _COLUMNS[:14]} | {name: _DICTIONARY for name in _CATEGORIES}
 
 
 class CriteoSource(TextSource):
@@ -70,17 +67,6 @@ class CriteoSource(TextSource):
             "categorical": Categories(ids),
         }
         return Block(labels.astype(np.float32), groups)
-
-
-def _parse_csv(chunk: Chunk, types: dict[str, pa.DataType]) -> pa.Table:
-    return csv.read_csv(
-        pa.BufferReader(chunk.text),
-        csv.ReadOptions(column_names=list(_COLUMNS)),
-        csv.ParseOptions(delimiter="\t", quote_char=False, ignore_empty_lines=False),
-        csv.ConvertOptions(
-            column_types=types, null_values=[""], strings_can_be_null=True, check_utf8=False
-        ),
-    )
 
 
 def _what_is_wrong(chunk: Chunk, otherwise: str) -> DataError:

@@ -95,7 +95,6 @@ class DataProfile:
 
 WEIGHT_BYTES = 4
 _SIZES_PER_OCTAVE = 4
-_MAX_SIZE = 1 << 40
 
 
 @dataclasses.dataclass(frozen=True)

@@ -9,16 +9,11 @@ from tests.pairwise import on_both
 # What depends on TensorFlow's remote calls, graphs and checkpoints; the rest is arithmetic of ours.
 ON_BOTH = (
     "training_by_column_equals_a_single_process_and_tables_are_bit_identical",
-    "training_by_row_equals_a_single_process_except_for_the_order_of_additions",
     "the_tables_of_fields_are_those_of_a_single_process",
-    "the_weights_of_servers_are_averaged_as_those_of_a_single_process",
-    "an_average_that_was_begun_goes_on_after_a_checkpoint",
     "layers_before_a_table_get_gradients",
     "numbers_of_steps_are_the_recorded_ones",
     "a_checkpoint_is_restored_on_another_number_of_servers_and_the_other_axis",
     "several_steps_of_a_call_are_the_same_steps",
-    "groups_of_a_call_are_the_same_groups",
-    "an_invalid_id_in_a_group_is_an_error_that_changes_no_weights",
     "iter_checkpoints_yields_each_checkpoint_as_an_ordinary_model",
     "several_tables_may_be_sent_in_16_bits_and_ahead",
     "tensorflow_sends_the_same_numbers_where_no_port_can_be_reached",

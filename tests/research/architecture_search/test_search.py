@@ -112,6 +112,7 @@ def test_the_shared_weights_of_an_architecture_are_those_of_its_network():
     np.testing.assert_allclose(net.model(features), model(features), rtol=1e-5)
 
 
+@pytest.mark.one_tf
 def test_what_is_found_trains_comes_back_from_a_file_and_is_exported(tmp_path):
     space, data = small_space(), data_of()
     rng = np.random.default_rng(5)
@@ -134,6 +135,7 @@ def test_what_is_found_trains_comes_back_from_a_file_and_is_exported(tmp_path):
     np.testing.assert_allclose(got, want, atol=1e-6)
 
 
+@pytest.mark.one_tf
 def test_a_choice_of_the_user_is_searched_like_the_others(tmp_path):
     activation = Activation("activation", ("linear", "tanh"))
     dense = [search.DenseWidth("hidden", (4,), 0.0), activation]
