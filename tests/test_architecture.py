@@ -95,7 +95,7 @@ SYSTEM_INCLUDES = {
     "cc/core": r"(sys/(file|mman|stat|syscall)|linux/io_uring)\.h",
     "cc/core/scorer": r"fcntl\.h|sys/(mman|stat)\.h|unistd\.h",
     "cc/core/simd": r"immintrin\.h",
-    "cc/cuda": r"cub/device/.*",
+    "cc/cuda": r"(cub/device|thrust/iterator)/.*",
     "cc/tf/kernels": r"(arpa/inet|netinet/(in|tcp)|sys/(socket|time|uio))\.h",
     "python": r"pybind11/.*",
 }
