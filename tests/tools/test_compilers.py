@@ -17,7 +17,10 @@ NAMES = [
     *("clang++", *(f"clang++-{version}" for version in range(14, 22))),
 ]
 OWN = shlex.split(os.environ.get("CXX", "g++"))[-1]  # make test-cc runs the test with this one
-OTHERS = [name for name in NAMES if name != OWN and shutil.which(name)]
+INSTALLED = {os.path.realpath(path): name for name in NAMES if (path := shutil.which(name))}
+OTHERS = [
+    name for path, name in INSTALLED.items() if path != os.path.realpath(shutil.which(OWN) or "")
+]
 
 
 @dataclass(frozen=True)
