@@ -17,6 +17,7 @@ import tensorflow as tf
 import twml_ops
 from tests import forked
 from tests.cli.test_train import METRICS
+from tests.trained_runs import write_clicks
 from twml_ops import _child
 from twml_ops.data import open_source, split_for_validation
 from twml_ops.distribute.launch import Ports
@@ -157,17 +158,8 @@ def test_a_cluster_keeps_the_weights_of_the_best_epoch_without_a_refit(libsvm, t
     assert mean == pytest.approx(choice["log_loss"], rel=1e-4)
 
 
-def clicks(folder):
-    """A file of 600 examples with two categories and a number."""
-    rng = np.random.default_rng(0)
-    rows = [(rng.integers(9), rng.integers(7), rng.gamma(2.0)) for _ in range(600)]
-    lines = [f"{int(rng.random() < (a + b) / 16)},a{a},b{b},{x:.3f}" for a, b, x in rows]
-    (folder / "x.csv").write_text("\n".join(["label,site,ad,price", *lines]))
-    return f"csv:{folder / 'x.csv'}"
-
-
 def test_one_worker_trains_the_weights_of_one_process(tmp_path):
-    data = clicks(tmp_path)
+    data = write_clicks(tmp_path / "x.csv")
     options = ["--model", "dcn", "--set", "trees=false", "--set", "dropout=0"]
     options += ["--set", "embedding_dropout=0", "--validation", "random", "--max-epochs", "2"]
     status, output = chief(data, tmp_path, *options)
@@ -198,7 +190,7 @@ def test_a_cluster_whose_processes_are_killed_still_writes_its_run(mode, tmp_pat
     options += ["--validation", "random", "--batch-size", "32", "--debug"]
     command = _child.command("twml_ops.cli", "launch", "--ps", "2", "--workers", "2", "--")
     process = subprocess.Popen(
-        [*command, "train", "--data", clicks(tmp_path), *options],
+        [*command, "train", "--data", write_clicks(tmp_path / "x.csv"), *options],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

@@ -11,7 +11,7 @@ from typing import Any
 import tensorflow as tf
 
 from twml_ops import models
-from twml_ops.data import TrainingParts
+from twml_ops.data import Source, TrainingParts
 from twml_ops.distribute import ChiefBuiltModel, HybridTrainer, exit_on_cluster_error
 from twml_ops.training.callbacks import POINTS_PER_EPOCH, SNAPSHOTS
 from twml_ops.training.cluster import checkpoint_dir, cluster_options
@@ -131,15 +131,19 @@ class ClusterRunner:
                 callback.on_train_end()
             if not self._final:
                 return FittedModel(None, history)
-            training.report()
-            history.parsed_bytes, history.data_bytes = train.parsed_bytes, train.num_bytes()
-            trained = training.joined().export()
-        self._take_evaluations(training, number * training.steps, history)
+            training.end(number)
+            return self._exported(training, number, train, history)
+
+    def _exported(self, training: Any, epochs: int, train: Source, history: History) -> FittedModel:
+        """The trained model of the run, as a plain Keras model, and the record of its training."""
+        history.parsed_bytes, history.data_bytes = train.parsed_bytes, train.num_bytes()
+        trained = training.joined().export()
+        self._take_evaluations(training, epochs * training.steps, history)
         return FittedModel(trained, history)
 
     def _run_epoch(
         self,
-        training: StageTraining,
+        training: Any,
         number: int,
         history: History,
         monitored: Monitored | None,
@@ -256,21 +260,20 @@ class ClusterRunner:
 
 
 class _Trained:
-    """What callbacks see of a model whose tables are on servers.
+    """What callbacks see of a model, whose tables may be on servers.
 
     Attributes:
         stop_training: whether a callback has ended the training.
     """
 
-    def __init__(self, training: StageTraining) -> None:
+    def __init__(self, training: Any) -> None:
         self._training, self.stop_training = training, False
 
     @property
     def weights(self) -> list[Any]:
-        """The tables, and the dense weights where they are."""
-        state = self._training.joined().state
-        shared = {id(s.local): s.remote for s in state.shared_variables}
-        return [*state.tables, *(shared.get(id(v), v) for v in state.dense_weights)]
+        """The weights where they are."""
+        found: list[Any] = self._training.weights
+        return found
 
 
 def _check_finite(loss: float, epoch: int) -> None:

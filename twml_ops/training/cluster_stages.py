@@ -110,9 +110,9 @@ class ClusterStages:
         self.folder = folder or out
         self.cluster = Cluster.from_environment()
         self._resume = resume
-        self._options = cluster_options(asked)
+        self._timeout = cluster_options(asked).timeout
         self.decisions = ChiefDecisions(
-            stages_dir(out, self.cluster.start_id), self.cluster.is_chief, self._options.timeout
+            stages_dir(out, self.cluster.start_id), self.cluster.is_chief, self._timeout
         )
         self._count = 0  # stages that this process has begun
         self._trained: StageTraining | None = None  # the last one
@@ -125,7 +125,7 @@ class ClusterStages:
             Nothing.
         """
         with exit_on_cluster_error():
-            self.cluster.connect(self._options.timeout)
+            self.cluster.connect(self._timeout)
         with self.decisions.present():
             yield
 
@@ -146,7 +146,7 @@ class ClusterStages:
         """
         with exit_on_cluster_error():
             path = self.model_file(number)
-            return ChiefBuiltModel(make_model, path, self.cluster, self._options.timeout)
+            return ChiefBuiltModel(make_model, path, self.cluster, self._timeout)
 
     @property
     def next_number(self) -> int:
@@ -183,9 +183,7 @@ class ClusterStages:
             self._trained = None
         self._count = number
 
-    def begin(
-        self, number: int, stage: Stage, model: ChiefBuiltModel, train: Source
-    ) -> StageTraining:
+    def begin(self, number: int, stage: Stage, model: ChiefBuiltModel, train: Source) -> Any:
         """The part of this process in the training of a stage."""
         self._trained = StageTraining(self, number, stage, model, train, self._resume)
         return self._trained
@@ -212,7 +210,7 @@ class ClusterStages:
             raise
         return found
 
-    def follow(self, data: Source, parts: TrainingParts | None) -> NoReturn:
+    def follow(self, data: Source, parts: TrainingParts | None) -> None:
         """Takes part in all stages of the run, as a worker that is not the chief.
 
         The process ends with the run.
@@ -222,30 +220,33 @@ class ClusterStages:
             parts: the same in two parts; None: there are no validation data.
         """
         with exit_on_cluster_error():
-            while END not in (found := self.wait_for(self._count + 1)):
-                self._count += 1
-                stage = Stage.from_json(found)
-                if stage.part == "fit" and parts is None:
-                    raise ClusterError("the chief has validation data, and this worker has none")
-                train = parts.fit if stage.part == "fit" and parts is not None else data
-                model = self.read_model(self._count)
-                training = self.begin(self._count, stage, model, train)
-                for epoch in range(1, stage.epochs + 1):
-                    name = epoch_name(self._count, epoch)
-                    ended = self.decisions.get(name)  # before this process was restarted
-                    if ended is None:
-                        training.run_epoch(epoch)
-                        ended = self.decisions.wait(name)
-                    if ended["stop"]:
-                        break
-                if stage.final:
-                    training.report()
+            self._take_part(data, parts)
             if self._trained is not None:
                 self._trained.finish()
             if self.cluster.own_servers:  # TensorFlow in the chief needs them until its end
                 self.decisions.wait_for_removal()
         sys.stdout.flush()
         os._exit(0)  # threads of TensorFlow may wait for servers that end with the chief
+
+    def _take_part(self, data: Source, parts: TrainingParts | None) -> None:
+        while END not in (found := self.wait_for(self._count + 1)):
+            self._count += 1
+            stage = Stage.from_json(found)
+            if stage.part == "fit" and parts is None:
+                raise ClusterError("the chief has validation data, and this worker has none")
+            train = parts.fit if stage.part == "fit" and parts is not None else data
+            model = self.read_model(self._count)
+            training = self.begin(self._count, stage, model, train)
+            for epoch in range(1, stage.epochs + 1):
+                name = epoch_name(self._count, epoch)
+                ended = self.decisions.get(name)  # before this process was restarted
+                if ended is None:
+                    training.run_epoch(epoch)
+                    ended = self.decisions.wait(name)
+                if ended["stop"]:
+                    break
+            if stage.final:
+                training.end(epoch)
 
     def end(self) -> None:
         """Lets the other workers end. The chief calls this when all models are trained."""
@@ -379,8 +380,12 @@ class StageTraining:
         self.trainer.fit(self.dataset, end, on_step, begin=0, save_last=False)
         self.trainer.wait_for_workers(end)
 
-    def report(self) -> None:
-        """Tells the reporter how much of the data this worker has parsed."""
+    def end(self, epochs: int) -> None:
+        """Ends the part of this worker in the model of the run: tells how much it has parsed.
+
+        Args:
+            epochs: the number of epochs that were trained.
+        """
         data = self._data
         if data is None:
             return
@@ -393,6 +398,13 @@ class StageTraining:
             is_whole=data.is_whole,
             is_chief=self._cluster.is_chief,
         )
+
+    @property
+    def weights(self) -> list[Any]:
+        """The tables, and the dense weights where they are."""
+        state = self.joined().state
+        shared = {id(s.local): s.remote for s in state.shared_variables}
+        return [*state.tables, *(shared.get(id(v), v) for v in state.dense_weights)]
 
     def finish(self) -> None:
         """Ends the use of the servers; see `HybridTrainer.finish`."""
