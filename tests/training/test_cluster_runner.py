@@ -21,6 +21,7 @@ from tests.trained_runs import write_clicks
 from twml_ops import _child
 from twml_ops.data import open_source, split_for_validation
 from twml_ops.distribute.launch import Ports
+from twml_ops.models import ensemble_members
 from twml_ops.training.trained_run import TrainedRun
 
 # On both TensorFlows: tests/distribute/parameter_server.
@@ -112,7 +113,7 @@ def chief(data, folder, *words):
 def test_a_cluster_keeps_its_trainings_until_its_run_is_written(libsvm, tmp_path):
     (tmp_path / "fail").touch()
     model = f"{Path(__file__).parent / 'failing_model.py'}:build"
-    options = ["--model", model, "--set", f"folder={tmp_path}", "--set", "last=step-60"]
+    options = ["--model", model, "--set", f"folder={tmp_path}", "--set", "last=ckpt-*step-60"]
     options += ["--validation", "random", "--max-epochs", "2"]
     status, output = chief(libsvm, tmp_path, *options)
     assert status == 1
@@ -134,21 +135,21 @@ def test_a_cluster_keeps_its_trainings_until_its_run_is_written(libsvm, tmp_path
 
 
 def test_a_cluster_keeps_the_weights_of_the_best_epoch_without_a_refit(libsvm, tmp_path):
-    options = [
-        "--model",
-        "logistic",
-        "--validation",
-        "random",
-        "--no-refit",
-        "--learning-rate",
-        "3",
-    ]
-    rate = ["--learning-rate", "3", "--patience", "1"]
-    status, output = chief(libsvm, tmp_path, *options, *rate)
+    """Also if the chief is started again after the last epoch, which is not the best one."""
+    model = f"{Path(__file__).parent / 'failing_model.py'}:build"
+    options = ["--model", model, "--set", f"folder={tmp_path}", "--validation", "random"]
+    options += ["--set", "last=stages-*/stage-1-epoch-2.json", "--no-refit", "--max-epochs", "2"]
+    options += ["--learning-rate", "3", "--patience", "3"]
+    (tmp_path / "fail").touch()
+    status, output = chief(libsvm, tmp_path, *options)
+    assert status == 1
+    assert "the disk is gone" in output
+    (tmp_path / "fail").unlink()
+    status, output = chief(libsvm, tmp_path, *options, "--resume")
     assert status == 0, output
     losses = [float(x) for x in re.findall(r"validation loss ([\d.]+)  AUC", output)]
     choice = json.loads((tmp_path / "run" / "run.json").read_text())["epoch_choice"]
-    assert choice["epochs"] == losses.index(min(losses)) + 1 == len(losses) - 1
+    assert choice["epochs"] == losses.index(min(losses)) + 1 < len(losses) == 2
     assert not choice["refit"]
     trained = TrainedRun(tmp_path / "run")
     part = split_for_validation(open_source(libsvm).split()[0], "random", 0.1).validation
@@ -156,6 +157,30 @@ def test_a_cluster_keeps_the_weights_of_the_best_epoch_without_a_refit(libsvm, t
     found = [(loss(y, trained.model(x)), len(y)) for x, y in part.dataset(64)]
     mean = sum(float(a) * n for a, n in found) / sum(n for _, n in found)
     assert mean == pytest.approx(choice["log_loss"], rel=1e-4)
+
+
+@pytest.mark.slow
+def test_a_cluster_goes_on_with_the_members_of_an_ensemble_that_are_trained(libsvm, tmp_path):
+    (tmp_path / "fail").touch()
+    model = f"{Path(__file__).parent / 'failing_model.py'}:build"
+    options = ["--model", model, "--set", f"folder={tmp_path}", "--epochs", "2", "--ensemble", "3"]
+    options += ["--set", "last=stages-*/stage-2-epoch-2.json"]
+    status, output = chief(libsvm, tmp_path, *options)
+    assert status == 1
+    assert "the disk is gone" in output
+    assert [p.name for p in (tmp_path / "run.checkpoints" / "members").iterdir()] == ["1"]
+    (tmp_path / "fail").unlink()
+    status, output = chief(libsvm, tmp_path, *options, "--resume")
+    assert status == 0, output
+    facts = json.loads((tmp_path / "run" / "run.json").read_text())
+    assert len({member["seed"] for member in facts["members"]}) == 3
+    members = ensemble_members(TrainedRun(tmp_path / "run").model)
+    kernels = [np.concatenate([np.ravel(w) for w in m.trainable_weights]) for m in members]
+    assert len(kernels) == 3
+    for i in range(3):  # seeds differ in the order of the examples
+        assert (kernels[i] != kernels[i - 1]).any()
+    assert json.loads((tmp_path / "run" / "metrics.json").read_text())["auc"] > 0.7
+    assert not (tmp_path / "run.checkpoints").exists()
 
 
 def test_one_worker_trains_the_weights_of_one_process(tmp_path):

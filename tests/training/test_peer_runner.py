@@ -53,12 +53,13 @@ def train_words(folder, *options):
     return [*words, "--batch-size", "8", "--learning-rate", "0.1", *options]
 
 
-def test_one_peer_trains_the_weights_of_one_process_bit_for_bit(tmp_path):
-    """With early stopping, averaged weights and a refit."""
+@pytest.mark.parametrize("members", [1, pytest.param(2, marks=pytest.mark.slow)])
+def test_one_peer_trains_the_weights_of_one_process_bit_for_bit(tmp_path, members):
+    """With early stopping, averaged weights, and a refit of each member of an ensemble."""
     words = ["-m", "twml_ops.cli", "train", "--data", write_clicks(tmp_path / "x.csv")]
     words += ["--model", "dcn", "--set", "trees=false", "--set", "dropout=0"]
     words += ["--set", "embedding_dropout=0", "--validation", "random", "--max-epochs", "3"]
-    words += ["--batch-size", "16", "--out"]
+    words += ["--batch-size", "16", "--ensemble", str(members), "--out"]
     for name, environment in (("alone", {}), ("peer", {PEER_OPTIONS: "{}"})):
         done = forked.run(
             [*words, str(tmp_path / name)],
@@ -72,6 +73,7 @@ def test_one_peer_trains_the_weights_of_one_process_bit_for_bit(tmp_path):
     for got, want in zip(*weights, strict=True):
         np.testing.assert_array_equal(np.asarray(got), np.asarray(want))
     (ours, metrics), (theirs, others) = (facts_of(tmp_path / name) for name in ("peer", "alone"))
+    assert len(ours["members"] or [ours]) == members
     for name in ("model", "model_options", "batch_size", "learning_rate", "epoch_choice"):
         assert ours[name] == theirs[name]
     for name in ("log_loss", "auc", "validation_log_loss", "examples"):

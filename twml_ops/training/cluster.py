@@ -29,13 +29,11 @@ def check_cluster(config: RunConfig, *, peers: bool = False) -> None:
         peers: whether the processes are peers, which have no servers.
 
     Raises:
-        UserError: it is an ensemble, the model is to be chosen, checkpoints of servers are to be
+        UserError: the model is to be chosen, checkpoints of servers are to be
             quantized, tables are to be in files, or the training of another run is to go on.
     """
     if config.model == AUTO:
         raise UserError("--model auto: a cluster trains one model; choose it in one process")
-    if config.ensemble > 1:
-        raise UserError("--ensemble: a cluster trains one model; train an ensemble in one process")
     if not peers and (config.checkpoint_bits, config.checkpoint_slot_bits) != (32, 32):
         raise UserError(
             "--checkpoint-bits, --checkpoint-slot-bits: checkpoints of a cluster are not quantized"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from twml_ops.training.checkpoints import unfinished_run
 from twml_ops.training.cluster import EVALUATIONS, STAGES, checkpoint_dir, stages_dir
 from twml_ops.training.config import RunConfig
 from twml_ops.training.errors import UserError
+from twml_ops.training.stores import MEMBERS, MemberStore
 
 START = "start"
 _OF_STAGE = ("stage", "epoch_steps", "step_examples", "examples")  # the trainer compares them
@@ -144,10 +146,14 @@ class ClusterCheckpoints:
             return
         for folder in self._stages():
             for path in (*folder.glob("stage-*"), folder / f"{RUN}.json", folder / BEAT):
-                path.unlink(missing_ok=True)
+                if path.is_dir():  # the best weights of a stage
+                    shutil.rmtree(path)
+                else:
+                    path.unlink(missing_ok=True)
             with contextlib.suppress(OSError):  # the user may have put something there
                 folder.rmdir()
         (self.folder / EVALUATIONS).unlink(missing_ok=True)
+        MemberStore(self.folder / MEMBERS).remove()
         try:
             self._manager.remove_all()
         except CheckpointError as e:

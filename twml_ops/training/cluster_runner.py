@@ -13,7 +13,7 @@ import tensorflow as tf
 from twml_ops import models
 from twml_ops.data import Source, TrainingParts
 from twml_ops.distribute import ChiefBuiltModel, HybridTrainer, exit_on_cluster_error
-from twml_ops.training.callbacks import POINTS_PER_EPOCH, SNAPSHOTS
+from twml_ops.training.callbacks import POINTS_PER_EPOCH, SNAPSHOTS, EarlyStopping
 from twml_ops.training.cluster import checkpoint_dir, cluster_options
 from twml_ops.training.cluster_evaluator import (
     copy_evaluations,
@@ -101,10 +101,12 @@ class ClusterRunner:
             callback.set_params({"epochs": epochs})
             callback.set_model(shown)
             callback.on_train_begin()
+        stopping = [c for c in callbacks if isinstance(c, EarlyStopping) and c.restores]
         with exit_on_cluster_error():
             for number in range(1, epochs + 1):
                 name = epoch_name(self._number, number)
                 ended = self._stages.decisions.get(name)
+                shown.is_current = ended is None
                 if ended is None:
                     ended = self._run_epoch(training, number, history, monitored, model)
                 else:
@@ -121,18 +123,30 @@ class ClusterRunner:
                     _check_finite(epoch.metrics["loss"], number)
                     for callback in callbacks:
                         callback.on_epoch_end(number - 1, epoch.metrics)
+                    if stopping and stopping[0].best_epoch == number and shown.is_current:
+                        self._stages.keep_weights(number, stopping[0].checkpoint_state())
                     ended["stop"] = shown.stop_training or number == epochs
                 finally:  # the other workers wait for it
                     self._stages.decisions.decide(name, partial(dict, ended))
                 self._reporter.epoch(number, epochs, epoch, history.monitored)
                 if ended["stop"]:
                     break
+            if self._final and (kept := self._stages.load_member(self._number)) is not None:
+                copy_evaluations(checkpoint_dir(self._stages.out), self._stages.folder)
+                return kept
+            if self._final:
+                training.end(number)
+            shown.is_current = True
+            for callback in stopping:
+                self._stages.restore_weights(callback)
             for callback in callbacks:
                 callback.on_train_end()
             if not self._final:
                 return FittedModel(None, history)
-            training.end(number)
-            return self._exported(training, number, train, history)
+            fitted = self._exported(training, number, train, history)
+            if self._config.ensemble > 1:
+                self._stages.keep_member(self._number, fitted)
+            return fitted
 
     def _exported(self, training: Any, epochs: int, train: Source, history: History) -> FittedModel:
         """The trained model of the run, as a plain Keras model, and the record of its training."""
@@ -264,15 +278,16 @@ class _Trained:
 
     Attributes:
         stop_training: whether a callback has ended the training.
+        is_current: whether the weights are the ones of the epoch that callbacks are told of.
     """
 
     def __init__(self, training: Any) -> None:
-        self._training, self.stop_training = training, False
+        self._training, self.stop_training, self.is_current = training, False, True
 
     @property
     def weights(self) -> list[Any]:
-        """The weights where they are."""
-        found: list[Any] = self._training.weights
+        """The weights where they are; none if they are of another epoch."""
+        found: list[Any] = self._training.weights if self.is_current else []
         return found
 
 

@@ -20,7 +20,9 @@ from typing import Any, NamedTuple, NoReturn
 import tensorflow as tf
 
 from twml_ops import models
+from twml_ops.checkpoint import CheckpointManager, State
 from twml_ops.checkpoint.facts import FACTS
+from twml_ops.checkpoint.state import NamedArray
 from twml_ops.data import InputPosition, Source, TrainingParts
 from twml_ops.distribute import (
     ChiefBuiltModel,
@@ -31,6 +33,7 @@ from twml_ops.distribute import (
     exit_on_cluster_error,
 )
 from twml_ops.distribute.parameter_server.checkpoint import manager_of
+from twml_ops.training.callbacks import EarlyStopping
 from twml_ops.training.cluster import (
     START_KEY,
     WorkerData,
@@ -47,8 +50,9 @@ from twml_ops.training.errors import UserError
 from twml_ops.training.labels import weighted
 from twml_ops.training.model import make_optimizer
 from twml_ops.training.reporter import Reporter
-from twml_ops.training.results import History
+from twml_ops.training.results import FittedModel, History
 from twml_ops.training.run_folder import is_run, read_run
+from twml_ops.training.stores import MEMBERS, MemberStore
 
 END = "end"
 OnStep = Callable[[int, Any], None]
@@ -187,6 +191,49 @@ class ClusterStages:
         """The part of this process in the training of a stage."""
         self._trained = StageTraining(self, number, stage, model, train, self._resume)
         return self._trained
+
+    def keep_weights(self, epoch: int, state: State) -> None:
+        """Keeps the weights of the best epoch of the stage, for a chief that is restarted.
+
+        Args:
+            epoch: its number.
+            state: the state of `EarlyStopping`.
+        """
+        arrays = [NamedArray(name, name, value) for name, value in state.arrays.items()]
+        with CheckpointManager(self._best_folder, keep=3, background=False) as manager:
+            manager.save(epoch, arrays, {})
+
+    def restore_weights(self, stopping: EarlyStopping) -> None:
+        """Gives early stopping the weights of its best epoch, if another process has trained it."""
+        state = stopping.checkpoint_state()
+        if not stopping.best_epoch or state.arrays:
+            return
+        with CheckpointManager(self._best_folder, background=False) as manager:
+            found = [c for c in manager.all() if c.manifest.step == stopping.best_epoch]
+            arrays = {name: found[-1].read(name) for name in found[-1].entries}
+        stopping.restore_state(State(state.values, arrays))
+
+    @property
+    def _best_folder(self) -> str:
+        return os.path.join(self.decisions.folder, f"stage-{self._count}-best")
+
+    def load_member(self, number: int) -> FittedModel | None:
+        """The model of a stage that an earlier process of the run has trained, of an ensemble."""
+        stage = self.decisions.get(f"stage-{number}")
+        return self._members.load(number, Stage.from_json(stage).config)
+
+    def has_member(self, number: int) -> bool:
+        """Whether the model of a stage is kept."""
+        return self._members.has(number)
+
+    def keep_member(self, number: int, fitted: FittedModel) -> None:
+        """Keeps the model of a stage, which is a member of an ensemble."""
+        stage = self.decisions.get(f"stage-{number}")
+        self._members.save(number, fitted, Stage.from_json(stage).config)
+
+    @property
+    def _members(self) -> MemberStore:
+        return MemberStore(checkpoint_dir(self.out) / MEMBERS)
 
     def wait_for(self, number: int) -> dict[str, Any]:
         """Waits until the chief announces a stage, in another process than the chief.

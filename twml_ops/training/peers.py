@@ -400,7 +400,8 @@ class PeerTraining(LocalRunner):
         Args:
             epochs: the number of epochs that were trained, in this process or before.
         """
-        self.run_epoch(epochs)
+        if not self._stages.has_member(self.number):
+            self.run_epoch(epochs)
 
     def fitted(self, history: History) -> FittedModel:
         """The trained model.
