@@ -124,6 +124,22 @@ def test_a_job_with_a_wrong_argument_is_not_started_again():
 
 
 @pytest.mark.slow
+def test_two_peers_train_several_labels_and_quantize_their_checkpoints(tmp_path):
+    rng = np.random.default_rng(0)
+    x = rng.integers(9, size=400)
+    labels = rng.random((2, 400)) < x / 9
+    lines = [f"{int(a)},{int(b)},a{i}" for a, b, i in zip(*labels, x, strict=True)]
+    (tmp_path / "x.csv").write_text("\n".join(["click,buy,site", *lines]))
+    words = ["train", "--data", f"csv:{tmp_path / 'x.csv'}", "--label", "click,buy"]
+    words += ["--epochs", "2", "--batch-size", "16", "--out", str(tmp_path / "run")]
+    words += ["--checkpoint-every", "5", "--checkpoint-bits", "8"]
+    status, output = launch("--peers", "2", "--", *words)
+    assert status == 0, output
+    _, metrics = facts_of(tmp_path / "run")
+    assert metrics["auc"] > 0.7
+
+
+@pytest.mark.slow
 def test_two_peers_that_are_killed_train_the_model_of_one_process(tmp_path):
     """One of them, chosen at random, while another model is built and at the ends of epochs."""
     rng, killed = random.Random(0), 0
