@@ -24,13 +24,14 @@ from twml_ops.training.cluster import (
     steps_of_epoch,
 )
 from twml_ops.training.cluster_checkpoints import is_of_start
-from twml_ops.training.cluster_stages import END, ClusterStages, Stage
+from twml_ops.training.cluster_stages import END, ClusterStages
 from twml_ops.training.config import RunConfig
 from twml_ops.training.labels import corrected, training_examples
 from twml_ops.training.model_options import builder_of
 from twml_ops.training.reporter import SILENT, Reporter
 from twml_ops.training.run_folder import is_run, to_finite
 from twml_ops.training.sources import LARGE_BATCH_SIZE, open_pair
+from twml_ops.training.stage_training import Stage
 from twml_ops.training.trials import validation_parts
 
 

@@ -21,13 +21,7 @@ from twml_ops.training.cluster_evaluator import (
     wait_for_evaluation,
 )
 from twml_ops.training.cluster_speed import ClusterSpeed, fits_one_process, speed_of_one_process
-from twml_ops.training.cluster_stages import (
-    ClusterStages,
-    OnStep,
-    Stage,
-    StageTraining,
-    epoch_name,
-)
+from twml_ops.training.cluster_stages import ClusterStages, epoch_name
 from twml_ops.training.config import RunConfig
 from twml_ops.training.errors import UserError
 from twml_ops.training.labels import weighted
@@ -42,6 +36,7 @@ from twml_ops.training.results import (
 )
 from twml_ops.training.runners import STEPS_PER_EXECUTION, Monitored
 from twml_ops.training.sources import LARGE_BATCH_SIZE
+from twml_ops.training.stage_training import OnStep, Stage, StageTraining
 
 
 class ClusterRunner:

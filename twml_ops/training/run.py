@@ -232,7 +232,8 @@ def _runners(stages: ClusterStages | None, parts: TrainingParts | None) -> MakeR
     ) -> Runner:
         del log_dir, checkpoints, member  # there are no ensembles
         from twml_ops.training.cluster_runner import ClusterRunner
-        from twml_ops.training.peers import PeerRunner, PeerStages
+        from twml_ops.training.peer_training import PeerRunner
+        from twml_ops.training.peers import PeerStages
 
         kind = PeerRunner if isinstance(stages, PeerStages) else ClusterRunner
         return kind(stages, with_learning_rate(config), parts, final, reporter)
