@@ -100,7 +100,8 @@ def test_killed_ranks_continue_from_their_checkpoints_and_a_survivor_becomes_the
     assert facts["trained_epochs"] == facts["epoch_choice"]["epochs"] <= 3
     assert metrics["examples"] == 3 * 224 + facts["trained_epochs"] * 240
     assert metrics["log_loss"] < 0.6
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["a.svm", "run"]
+    # Processes that are killed leave parts of the run behind, which the next one removes.
+    assert sorted(p.name for p in tmp_path.glob("[!.]*")) == ["a.svm", "run"]
 
 
 @pytest.mark.slow
