@@ -100,7 +100,7 @@ def test_killed_ranks_continue_from_their_checkpoints_and_a_survivor_becomes_the
     assert facts["trained_epochs"] == facts["epoch_choice"]["epochs"] <= 3
     assert metrics["examples"] == 3 * 224 + facts["trained_epochs"] * 240
     assert metrics["log_loss"] < 0.6
-    # Processes that are killed leave parts of the run behind, which the next one removes.
+    # Processes that are killed may leave hidden parts of the run.
     assert sorted(p.name for p in tmp_path.glob("[!.]*")) == ["a.svm", "run"]
 
 

@@ -8,7 +8,7 @@ import os
 import sys
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import tensorflow as tf
 
@@ -26,9 +26,6 @@ from twml_ops.training.results import FittedModel, History, LossPoint
 from twml_ops.training.runners import LocalRunner, Monitored
 from twml_ops.training.sources import LARGE_BATCH_SIZE
 from twml_ops.training.stage_training import Stage
-
-if TYPE_CHECKING:
-    from twml_ops.training.peers import PeerStages
 
 START_OPTION = "start"  # in the options of a rank: tells the starts of jobs apart
 
@@ -49,7 +46,7 @@ class PeerTraining(LocalRunner):
     stages that have ended.
 
     Args:
-        stages: the stages of the run.
+        stages: the stages of the run, `PeerStages`.
         number: the number of the stage.
         stage: what it trains.
         model: its model.
@@ -63,7 +60,7 @@ class PeerTraining(LocalRunner):
     """
 
     def __init__(
-        self, stages: PeerStages, number: int, stage: Stage, model: ChiefBuiltModel, train: Source
+        self, stages: Any, number: int, stage: Stage, model: ChiefBuiltModel, train: Source
     ) -> None:
         is_chief = stages.cluster.is_chief
         reporter = _Bars(stages.reporter, stage.epochs) if is_chief else SILENT

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
@@ -30,9 +30,6 @@ from twml_ops.training.config import RunConfig
 from twml_ops.training.labels import weighted
 from twml_ops.training.model import make_optimizer
 from twml_ops.training.results import History
-
-if TYPE_CHECKING:
-    from twml_ops.training.cluster_stages import ClusterStages
 
 OnStep = Callable[[int, Any], None]
 
@@ -66,7 +63,7 @@ class StageTraining:
     """The part of this process in the training of a stage.
 
     Args:
-        stages: the stages of the run.
+        stages: the stages of the run, `ClusterStages`.
         number: the number of the stage.
         stage: what it trains.
         model: its model.
@@ -81,7 +78,7 @@ class StageTraining:
 
     def __init__(
         self,
-        stages: ClusterStages,
+        stages: Any,
         number: int,
         stage: Stage,
         model: ChiefBuiltModel,
