@@ -27,6 +27,8 @@ CLUSTERS = {
     "1 server, 1 worker": ["--ps", "1", "--workers", "1"],
     "1 server, 2 asynchronous workers": ["--ps", "1", "--workers", "2"],
     "1 server, 2 synchronous workers": ["--ps", "1", "--workers", "2"],
+    "1 peer": ["--peers", "1"],
+    "2 peers": ["--peers", "2"],
 }
 SYNCHRONOUS = ["--mode", "sync"]
 
@@ -34,13 +36,16 @@ SYNCHRONOUS = ["--mode", "sync"]
 def main(
     source: Annotated[str, typer.Argument(help="Data of `twml-ops train --data`.")],
     seeds: Annotated[int, typer.Option(min=1, help="Paired runs.")] = 5,
-    only: Annotated[str, typer.Option(help="Clusters whose name contains this.")] = "",
+    only: Annotated[
+        str, typer.Option(help="Clusters whose name contains one of these, separated by commas.")
+    ] = "",
     docs: Annotated[Path | None, typer.Option(help="Folder of parameter_server.md.")] = None,
 ) -> None:
     """Prints the table."""
+    asked = [name for name in CLUSTERS if any(part in name for part in only.split(","))]
     about = machine.describe(machine.command_line("benchmarks.cluster_losses"))
     found: dict[str, dict[str, Any]] = {}
-    for name in ["one process", *(name for name in CLUSTERS if only in name)]:
+    for name in ["one process", *asked]:
         found[name] = {str(seed): run(name, source, seed) for seed in range(seeds)}
     alone = found["one process"]
     rows = [

@@ -55,6 +55,15 @@ def write_libsvm(path, n, seed=0, dim=8):
     return f"libsvm:{path}"
 
 
+def write_clicks(path):
+    """A CSV file of 600 examples with two categories and a number."""
+    rng = np.random.default_rng(0)
+    rows = [(rng.integers(9), rng.integers(7), rng.gamma(2.0)) for _ in range(600)]
+    lines = [f"{int(rng.random() < (a + b) / 16)},a{a},b{b},{x:.3f}" for a, b, x in rows]
+    path.write_text("\n".join(["label,site,ad,price", *lines]))
+    return f"csv:{path}"
+
+
 def write_criteo(path, n, seed=0):
     """Criteo lines with missing fields, whose label depends on I1 and C1."""
     rng = np.random.default_rng(seed)

@@ -146,6 +146,40 @@ def test_ranks_with_different_numbers_of_batches_end_with_the_same_weights(group
 
 
 @law
+def test_a_fit_of_each_epoch_ends_with_the_average_of_what_callbacks_have_left(group):
+    class Shift(tf.keras.callbacks.Callback):
+        def on_epoch_end(self, epoch, logs=None):
+            for weight in self.model.trainable_variables:
+                weight.assign(weight + float(group.rank))
+
+    if group.size == 1:
+        return
+    for consistency in ("bsp", "ssp"):
+        model, epochs = make_model(0), 2
+        averaging = distribute.PeerAveraging(
+            group, every=EVERY, consistency=consistency, each_epoch=True
+        )
+        for epoch in range(epochs):
+            data = dataset(group.rank, 3 + group.rank)
+            model.fit(
+                data,
+                initial_epoch=epoch,
+                epochs=epoch + 1,
+                callbacks=[averaging, Shift()],
+                verbose=0,
+                shuffle=False,
+            )
+            all_equal(group, model)
+        channel = averaging.channel
+        again = distribute.PeerAveraging(
+            group, every=EVERY, consistency=consistency, channel=channel
+        )
+        model.fit(dataset(group.rank, 2), callbacks=[again], verbose=0, shuffle=False)
+        assert again.channel is channel
+        assert channel.is_closed
+
+
+@law
 def test_numbers_of_steps_are_the_recorded_ones(group):
     close = {}
     for options in ({}, {"what": "gradients"}, {"wire_dtype": "bfloat16"}):

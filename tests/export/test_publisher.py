@@ -1,6 +1,7 @@
 """Checkpoints become versions of a served model: changed rows where that is enough."""
 
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -161,6 +162,79 @@ def test_the_training_may_go_on_while_a_checkpoint_is_published(tmp_path):
             publisher.publish(manager.latest())
             newest = tmp_path / "served" / str(step + 1)
             np.testing.assert_allclose(scores(newest), expected, atol=1e-6)
+
+
+@pytest.mark.one_tf
+def test_a_checkpoint_that_is_not_newer_is_refused_and_one_of_another_folder_is_whole(tmp_path):
+    model = make_model()
+    served = tmp_path / "served"
+    publisher = export.ScorerPublisher(model, served)
+    with manager_of(tmp_path, "consecutive", keep=3) as manager:
+        for step in range(3):
+            train(model, step)
+            manager.save(step, variables_of(model), {})
+        first, second, third = manager.all()
+        publisher.publish(first)
+        publisher.publish(third)  # which has the rows of the second one, too
+        for other in (first, second, third):
+            with pytest.raises(
+                ValueError, match=f"newer than {third.folder.name}.*got {other.folder.name}"
+            ):
+                publisher.publish(other)
+    np.testing.assert_allclose(scores(served / "2"), predict(model), atol=1e-6)
+    assert sorted(p.name for p in served.iterdir()) == ["1", "2"]
+    with manager_of(tmp_path / "again", "consecutive") as manager:
+        for step in range(2):  # these checkpoints have the names of the first ones
+            train(model, 7 + step)
+            manager.save(step, variables_of(model), {})
+        publisher.publish(manager.latest())
+    np.testing.assert_allclose(scores(served / "3"), predict(model), atol=1e-6)
+
+
+def test_an_evicted_id_is_answered_like_an_unknown_one_by_the_next_version(tmp_path):
+    inputs = tf.keras.Input([None], dtype="int64", ragged=True, name="x_ids")
+    options = {"bias_initializer": "ones", "kernel_initializer": "random_normal"}
+    hidden = layers.DynamicSparseLinear(UNITS, N, **options)(inputs)
+    model = tf.keras.Model(inputs, tf.keras.layers.Dense(1)(hidden))
+    model.compile(optimizers.Adagrad(0.1), "mse")
+
+    def train_on(ids):
+        rows = tf.RaggedTensor.from_uniform_row_length(tf.constant(ids, tf.int64), 1)
+        model.train_on_batch(rows, tf.ones([len(ids), 1]))
+
+    new, unknown = 10**12 + np.arange(5), -7
+    probe = np.array([*range(12), N - 2, *new, unknown])
+
+    def answers(version):
+        rows = tf.RaggedTensor.from_uniform_row_length(tf.constant(probe, tf.int64), 1)
+        expected = model(rows, training=False).numpy()
+        scorer = Scorer.load(version)
+        got = scorer.predict(probe, row_splits=np.arange(len(probe) + 1))
+        np.testing.assert_allclose(got, expected, atol=1e-6)
+        return dict(zip(probe.tolist(), got[:, 0], strict=True))
+
+    def like_unknown(found):
+        return {i for i, score in found.items() if score == found[unknown]} - {unknown}
+
+    served = tmp_path / "served"
+    publisher = export.ScorerPublisher(model, served)
+    with manager_of(tmp_path, "consecutive", on_written=publisher.publish) as manager:
+        train_on(range(10))  # the least recently used ids
+        train_on(range(10, N - 1))  # all rows but that of ids without a row
+        manager.save(1, variables_of(model), {})
+        assert like_unknown(answers(served / "1")) == set(new.tolist())
+        train_on(new)
+        manager.save(2, variables_of(model), {})
+        evicted = like_unknown(answers(served / "2"))
+        assert len(evicted) == len(new)
+        assert evicted < set(range(10))
+        train_on(sorted(evicted))
+        manager.save(3, variables_of(model), {})
+        assert not like_unknown(answers(served / "3")) & evicted
+    assert program_of(served / "3")["base"]["folder"] == "1"
+    shutil.rmtree(served / "1")
+    with pytest.raises(ValueError, match="cannot be opened"):
+        Scorer.load(served / "3")
 
 
 def test_a_damaged_checkpoint_is_not_published(tmp_path):

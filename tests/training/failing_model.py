@@ -9,7 +9,7 @@ from twml_ops import models
 
 @tf.keras.utils.register_keras_serializable("tests")
 class Failing(tf.keras.layers.Layer):
-    """Returns its input. Writing it fails if its folder has the checkpoint of the last step."""
+    """Returns its input. Writing it fails if its folder has the last file."""
 
     def __init__(self, folder="", last="", **options):
         super().__init__(**options)
@@ -20,12 +20,12 @@ class Failing(tf.keras.layers.Layer):
 
     def get_config(self):
         folder = Path(self.folder)
-        if (folder / "fail").exists() and any(folder.glob(f"*.checkpoints/ckpt-*{self.last}")):
+        if (folder / "fail").exists() and any(folder.glob(f"*.checkpoints/{self.last}")):
             raise OSError("the disk is gone")
         return {**super().get_config(), "folder": self.folder, "last": self.last}
 
 
-def build(schema, dataset, *, folder: str, last: str = "step-40"):
+def build(schema, dataset, *, folder: str, last: str = "ckpt-*step-40"):
     """Builds a logistic model that ends in such a layer."""
     model = models.logistic(schema, dataset)
     return tf.keras.Model(model.input, Failing(folder, last)(model.output))

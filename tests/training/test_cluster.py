@@ -8,10 +8,11 @@ from twml_ops.data import libsvm, open_source, text
 from twml_ops.distribute import Cluster
 from twml_ops.training.cluster import worker_batches, worker_data
 from twml_ops.training.cluster_runner import ClusterRunner
-from twml_ops.training.cluster_stages import ClusterStages, Stage
+from twml_ops.training.cluster_stages import ClusterStages
 from twml_ops.training.config import ClusterOptions, RunConfig
 from twml_ops.training.errors import UserError
 from twml_ops.training.reporter import SILENT
+from twml_ops.training.stage_training import Stage
 
 ROWS = 120
 

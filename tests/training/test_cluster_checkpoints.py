@@ -11,7 +11,6 @@ from twml_ops.training import cluster_checkpoints
 from twml_ops.training.cluster import (
     check_cluster,
     checkpoint_dir,
-    differences_of_peers,
     stages_dir,
 )
 from twml_ops.training.cluster_checkpoints import ClusterCheckpoints, cluster_facts
@@ -154,11 +153,20 @@ def test_a_run_without_a_checkpoint_yet_is_known_by_its_stages(tmp_path, start):
     assert names(stages) == ["run.json"]
 
 
-def test_what_peers_train_otherwise_than_one_process_is_said_in_one_line():
-    said = differences_of_peers(RunConfig("csv:a.csv"))
-    assert said.startswith("peers train 4 epochs")
-    assert "early stopping chooses (--epochs decides)" in said
-    assert differences_of_peers(RunConfig("csv:a.csv", epochs=3)) is None
+@pytest.mark.parametrize(
+    ("options", "refused"),
+    [
+        ({"model": "auto"}, "--model auto"),
+        ({"from_run": "run"}, "--from"),
+        ({"storage": "folder"}, "--storage"),
+    ],
+)
+def test_peers_refuse_what_they_cannot_train_and_quantize_checkpoints(options, refused):
+    with pytest.raises(UserError, match=refused):
+        check_cluster(RunConfig("csv:a.csv", **options), peers=True)
+    check_cluster(RunConfig("csv:a.csv", checkpoint_bits=8), peers=True)
+    with pytest.raises(UserError, match="--checkpoint-bits"):
+        check_cluster(RunConfig("csv:a.csv", checkpoint_bits=8))
 
 
 def test_a_cluster_refuses_to_go_on_with_a_run_instead_of_losing_its_tables():

@@ -17,9 +17,11 @@ import tensorflow as tf
 import twml_ops
 from tests import forked
 from tests.cli.test_train import METRICS
+from tests.trained_runs import write_clicks
 from twml_ops import _child
 from twml_ops.data import open_source, split_for_validation
 from twml_ops.distribute.launch import Ports
+from twml_ops.models import ensemble_members
 from twml_ops.training.trained_run import TrainedRun
 
 # On both TensorFlows: tests/distribute/parameter_server.
@@ -111,7 +113,7 @@ def chief(data, folder, *words):
 def test_a_cluster_keeps_its_trainings_until_its_run_is_written(libsvm, tmp_path):
     (tmp_path / "fail").touch()
     model = f"{Path(__file__).parent / 'failing_model.py'}:build"
-    options = ["--model", model, "--set", f"folder={tmp_path}", "--set", "last=step-60"]
+    options = ["--model", model, "--set", f"folder={tmp_path}", "--set", "last=ckpt-*step-60"]
     options += ["--validation", "random", "--max-epochs", "2"]
     status, output = chief(libsvm, tmp_path, *options)
     assert status == 1
@@ -133,21 +135,21 @@ def test_a_cluster_keeps_its_trainings_until_its_run_is_written(libsvm, tmp_path
 
 
 def test_a_cluster_keeps_the_weights_of_the_best_epoch_without_a_refit(libsvm, tmp_path):
-    options = [
-        "--model",
-        "logistic",
-        "--validation",
-        "random",
-        "--no-refit",
-        "--learning-rate",
-        "3",
-    ]
-    rate = ["--learning-rate", "3", "--patience", "1"]
-    status, output = chief(libsvm, tmp_path, *options, *rate)
+    """Also if the chief is started again after the last epoch, which is not the best one."""
+    model = f"{Path(__file__).parent / 'failing_model.py'}:build"
+    options = ["--model", model, "--set", f"folder={tmp_path}", "--validation", "random"]
+    options += ["--set", "last=stages-*/stage-1-epoch-2.json", "--no-refit", "--max-epochs", "2"]
+    options += ["--learning-rate", "3", "--patience", "3"]
+    (tmp_path / "fail").touch()
+    status, output = chief(libsvm, tmp_path, *options)
+    assert status == 1
+    assert "the disk is gone" in output
+    (tmp_path / "fail").unlink()
+    status, output = chief(libsvm, tmp_path, *options, "--resume")
     assert status == 0, output
     losses = [float(x) for x in re.findall(r"validation loss ([\d.]+)  AUC", output)]
     choice = json.loads((tmp_path / "run" / "run.json").read_text())["epoch_choice"]
-    assert choice["epochs"] == losses.index(min(losses)) + 1 == len(losses) - 1
+    assert choice["epochs"] == losses.index(min(losses)) + 1 < len(losses) == 2
     assert not choice["refit"]
     trained = TrainedRun(tmp_path / "run")
     part = split_for_validation(open_source(libsvm).split()[0], "random", 0.1).validation
@@ -157,17 +159,32 @@ def test_a_cluster_keeps_the_weights_of_the_best_epoch_without_a_refit(libsvm, t
     assert mean == pytest.approx(choice["log_loss"], rel=1e-4)
 
 
-def clicks(folder):
-    """A file of 600 examples with two categories and a number."""
-    rng = np.random.default_rng(0)
-    rows = [(rng.integers(9), rng.integers(7), rng.gamma(2.0)) for _ in range(600)]
-    lines = [f"{int(rng.random() < (a + b) / 16)},a{a},b{b},{x:.3f}" for a, b, x in rows]
-    (folder / "x.csv").write_text("\n".join(["label,site,ad,price", *lines]))
-    return f"csv:{folder / 'x.csv'}"
+@pytest.mark.slow
+def test_a_cluster_goes_on_with_the_members_of_an_ensemble_that_are_trained(libsvm, tmp_path):
+    (tmp_path / "fail").touch()
+    model = f"{Path(__file__).parent / 'failing_model.py'}:build"
+    options = ["--model", model, "--set", f"folder={tmp_path}", "--epochs", "2", "--ensemble", "3"]
+    options += ["--set", "last=stages-*/stage-2-epoch-2.json"]
+    status, output = chief(libsvm, tmp_path, *options)
+    assert status == 1
+    assert "the disk is gone" in output
+    assert [p.name for p in (tmp_path / "run.checkpoints" / "members").iterdir()] == ["1"]
+    (tmp_path / "fail").unlink()
+    status, output = chief(libsvm, tmp_path, *options, "--resume")
+    assert status == 0, output
+    facts = json.loads((tmp_path / "run" / "run.json").read_text())
+    assert len({member["seed"] for member in facts["members"]}) == 3
+    members = ensemble_members(TrainedRun(tmp_path / "run").model)
+    kernels = [np.concatenate([np.ravel(w) for w in m.trainable_weights]) for m in members]
+    assert len(kernels) == 3
+    for i in range(3):  # seeds differ in the order of the examples
+        assert (kernels[i] != kernels[i - 1]).any()
+    assert json.loads((tmp_path / "run" / "metrics.json").read_text())["auc"] > 0.7
+    assert not (tmp_path / "run.checkpoints").exists()
 
 
 def test_one_worker_trains_the_weights_of_one_process(tmp_path):
-    data = clicks(tmp_path)
+    data = write_clicks(tmp_path / "x.csv")
     options = ["--model", "dcn", "--set", "trees=false", "--set", "dropout=0"]
     options += ["--set", "embedding_dropout=0", "--validation", "random", "--max-epochs", "2"]
     status, output = chief(data, tmp_path, *options)
@@ -198,7 +215,7 @@ def test_a_cluster_whose_processes_are_killed_still_writes_its_run(mode, tmp_pat
     options += ["--validation", "random", "--batch-size", "32", "--debug"]
     command = _child.command("twml_ops.cli", "launch", "--ps", "2", "--workers", "2", "--")
     process = subprocess.Popen(
-        [*command, "train", "--data", clicks(tmp_path), *options],
+        [*command, "train", "--data", write_clicks(tmp_path / "x.csv"), *options],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

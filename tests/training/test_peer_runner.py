@@ -1,19 +1,27 @@
-"""`twml-ops launch --peers N -- train`, whose ranks are killed."""
+"""`twml-ops launch --peers N -- train`: the model of one process, and ranks that are killed."""
 
 import json
+import os
+import random
 import signal
 import subprocess
 import sys
+import threading
+from pathlib import Path
 
+import numpy as np
 import pytest
 
+from tests import forked
 from tests.peers.jobs import ROOT, TIMEOUT, needs_mpi
-from tests.trained_runs import write_libsvm
+from tests.trained_runs import write_clicks, write_libsvm
+from twml_ops.training.config import PEER_OPTIONS
+from twml_ops.training.trained_run import TrainedRun
 
 pytestmark = [needs_mpi, pytest.mark.one_tf]
 
 
-def launch(*words):
+def launch(*words, on_line=lambda process, line: None):
     """The status and the output of a command, which ends within a limit."""
     with subprocess.Popen(
         [sys.executable, "-m", "twml_ops.cli", "launch", *words],
@@ -23,47 +31,89 @@ def launch(*words):
         stderr=subprocess.STDOUT,
         text=True,
     ) as process:
-        try:
-            output, _ = process.communicate(timeout=TIMEOUT)
-        except subprocess.TimeoutExpired:
-            process.send_signal(signal.SIGINT)  # it ends mpirun
-            raise
-    return process.returncode, " ".join(output.split())
+        limit = threading.Timer(TIMEOUT, process.send_signal, [signal.SIGINT])  # it ends mpirun
+        limit.start()
+        lines = []
+        for line in process.stdout:
+            lines.append(line)
+            on_line(process, line)
+        limit.cancel()
+    return process.returncode, " ".join(" ".join(lines).split())
 
 
-def train_words(folder, epochs):
-    data = write_libsvm(folder / "a.svm", 300)  # one unit: the ranks share its examples
+def facts_of(folder):
+    """run.json and metrics.json of a run."""
+    return [json.loads((folder / f"{name}.json").read_text()) for name in ("run", "metrics")]
+
+
+def train_words(folder, *options):
+    data = write_libsvm(folder / "a.svm", 300)  # one unit: the ranks share its batches
     words = ["train", "--data", data, "--model", f"{ROOT}/tests/training/dying_model.py:build"]
-    words += ["--set", f"folder={folder}", "--out", str(folder / "run"), "--epochs", str(epochs)]
-    return [*words, "--batch-size", "8", "--learning-rate", "0.1"]
+    words += ["--set", f"folder={folder}", "--out", str(folder / "run")]
+    return [*words, "--batch-size", "8", "--learning-rate", "0.1", *options]
 
 
-def test_killed_ranks_continue_from_their_checkpoints_and_a_survivor_finishes_the_run(tmp_path):
-    """Both ranks are killed after two of four epochs, and the first one again after the third."""
-    words = [*train_words(tmp_path, 4), "--checkpoint-every", "15", "--checkpoint-keep", "9"]
+@pytest.mark.parametrize("members", [1, pytest.param(2, marks=pytest.mark.slow)])
+def test_one_peer_trains_the_weights_of_one_process_bit_for_bit(tmp_path, members):
+    """With early stopping, averaged weights, and a refit of each member of an ensemble."""
+    words = ["-m", "twml_ops.cli", "train", "--data", write_clicks(tmp_path / "x.csv")]
+    words += ["--model", "dcn", "--set", "trees=false", "--set", "dropout=0"]
+    words += ["--set", "embedding_dropout=0", "--validation", "random", "--max-epochs", "3"]
+    words += ["--batch-size", "16", "--ensemble", str(members), "--out"]
+    for name, environment in (("alone", {}), ("peer", {PEER_OPTIONS: "{}"})):
+        done = forked.run(
+            [*words, str(tmp_path / name)],
+            env={**os.environ, **environment},
+            capture_output=True,
+            text=True,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+    weights = [TrainedRun(tmp_path / name).model.weights for name in ("peer", "alone")]
+    assert len(weights[0]) > 8
+    for got, want in zip(*weights, strict=True):
+        np.testing.assert_array_equal(np.asarray(got), np.asarray(want))
+    (ours, metrics), (theirs, others) = (facts_of(tmp_path / name) for name in ("peer", "alone"))
+    assert len(ours["members"] or [ours]) == members
+    for name in ("model", "model_options", "batch_size", "learning_rate", "epoch_choice"):
+        assert ours[name] == theirs[name]
+    for name in ("log_loss", "auc", "validation_log_loss", "examples"):
+        assert metrics[name] == others[name]
+    files = [sorted(p.name for p in (tmp_path / name).iterdir()) for name in ("peer", "alone")]
+    assert files[0] == [name for name in files[1] if name != "tensorboard"]
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["alone", "peer", "x.csv"]
+
+
+def test_killed_ranks_continue_from_their_checkpoints_and_a_survivor_becomes_the_chief(tmp_path):
+    """Both ranks are killed in early stopping, after two of three epochs, and the chief again in
+    the refit, in which a new process takes the place of the lost one.
+    """
+    options = ["--validation", "random", "--max-epochs", "3", "--patience", "3"]
+    words = train_words(tmp_path, *options, "--checkpoint-every", "14", "--checkpoint-keep", "9")
     status, output = launch("--peers", "2", "--every", "4", "--max-restarts", "1", "--", *words)
     assert status == 0, output
-    assert output.count("continuing from step 30 (epoch 3)") == 1
+    assert output.count("continuing from step 28 (epoch 3)") == 1
     assert "ranks [0] were lost, 1 go on" in output
-    end = "without others 1 times (lost: [0]), 0 were replaced; all started again 1 times"
+    assert "ranks [0] were replaced" in output
+    end = "without others 1 times (lost: []), 1 were replaced; all started again 1 times"
     assert end in output
-    # The rank without a checkpoint began with the third epoch, from the weights of the other one.
-    metrics = json.loads((tmp_path / "run" / "metrics.json").read_text())
-    assert metrics["examples"] == 2 * 120
+    facts, metrics = facts_of(tmp_path / "run")
+    assert facts["trained_epochs"] == facts["epoch_choice"]["epochs"] <= 3
+    assert metrics["examples"] == 3 * 224 + facts["trained_epochs"] * 240
     assert metrics["log_loss"] < 0.6
-    assert not (tmp_path / "run.rank-1.checkpoints").exists()
+    # Processes that are killed may leave hidden parts of the run.
+    assert sorted(p.name for p in tmp_path.glob("[!.]*")) == ["a.svm", "run"]
 
 
+@pytest.mark.slow
 def test_a_lost_rank_is_replaced_and_the_data_divided_anew_after_an_epoch(tmp_path):
-    """A rank dies after the first of six epochs, and the one that replaces it after the third."""
-    words = [*train_words(tmp_path, 6), "--set", "deaths=one"]
+    """A rank dies in the first of six epochs, and the one that replaces it in a later one."""
+    words = train_words(tmp_path, "--epochs", "6", "--set", "deaths=one")
     status, output = launch("--peers", "2", "--every", "4", "--max-restarts", "1", "--", *words)
     assert status == 0, output
     assert "ranks [1] were replaced" in output
     assert "without others 2 times (lost: [1]), 1 were replaced; all started again 0" in output
-    metrics = json.loads((tmp_path / "run" / "metrics.json").read_text())
-    # Half of the examples in four epochs; all of them in the two after the second loss was found.
-    assert metrics["examples"] == 4 * 120 + 2 * 240
+    _, metrics = facts_of(tmp_path / "run")
+    assert metrics["examples"] == 6 * 240
     assert metrics["log_loss"] < 0.6
 
 
@@ -72,3 +122,52 @@ def test_a_job_with_a_wrong_argument_is_not_started_again():
     assert status == 1, output
     assert "cannot be written" in output
     assert "0 were replaced; all started again 0 times" in output
+
+
+@pytest.mark.slow
+def test_two_peers_train_several_labels_and_quantize_their_checkpoints(tmp_path):
+    rng = np.random.default_rng(0)
+    x = rng.integers(9, size=400)
+    labels = rng.random((2, 400)) < x / 9
+    lines = [f"{int(a)},{int(b)},a{i}" for a, b, i in zip(*labels, x, strict=True)]
+    (tmp_path / "x.csv").write_text("\n".join(["click,buy,site", *lines]))
+    words = ["train", "--data", f"csv:{tmp_path / 'x.csv'}", "--label", "click,buy"]
+    words += ["--epochs", "2", "--batch-size", "16", "--out", str(tmp_path / "run")]
+    words += ["--checkpoint-every", "5", "--checkpoint-bits", "8"]
+    status, output = launch("--peers", "2", "--", *words)
+    assert status == 0, output
+    _, metrics = facts_of(tmp_path / "run")
+    assert metrics["auc"] > 0.7
+
+
+@pytest.mark.slow
+def test_two_peers_that_are_killed_train_the_model_of_one_process(tmp_path):
+    """One of them, chosen at random, while another model is built and at the ends of epochs."""
+    rng, killed = random.Random(0), 0
+    words = ["train", "--data", write_clicks(tmp_path / "x.csv"), "--validation", "random"]
+    words += ["--batch-size", "16"]
+
+    def kill(process, line):
+        nonlocal killed
+        if line.startswith(("epoch ", "time   second model", "model ")) and killed < 5:
+            (mpirun,) = children_of(process.pid)
+            os.kill(rng.choice(children_of(mpirun)), signal.SIGKILL)
+            killed += 1
+
+    options = ["--checkpoint-every", "20", "--out", str(tmp_path / "peers")]
+    status, output = launch("--peers", "2", "--", *words, *options, on_line=kill)
+    assert status == 0, output
+    assert killed >= 3
+    alone = ["-m", "twml_ops.cli", *words, "--out", str(tmp_path / "alone")]
+    done = forked.run(alone, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (ours, metrics), (theirs, others) = (facts_of(tmp_path / name) for name in ("peers", "alone"))
+    assert ours["trained_epochs"] == ours["epoch_choice"]["epochs"]
+    for facts in (ours, theirs):
+        assert [trial["model"] for trial in facts["model_choice"]["trials"]] == ["dcn", "deepfm"]
+    assert metrics["log_loss"] == pytest.approx(others["log_loss"], abs=0.03)
+
+
+def children_of(pid):
+    """The processes that one has started."""
+    return [int(x) for x in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]

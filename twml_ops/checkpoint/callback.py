@@ -67,6 +67,9 @@ class CheckpointCallback(tf.keras.callbacks.Callback):
         may_differ: of "num_examples", "batch_size" and "drop_remainder", those in which a
             checkpoint may differ. The training then continues at the beginning of its epoch.
 
+    Attributes:
+        has_begun: whether a `fit` with the callback has begun.
+
     Raises:
         ValueError: neither `every_steps` nor `every_seconds` is given, or a number is not positive.
     """
@@ -116,6 +119,9 @@ class CheckpointCallback(tf.keras.callbacks.Callback):
         self._start = InputPosition(seed)
         self._restoration: Restoration | None = None
         self._pending_states: dict[str, State] = {}
+        self.has_begun = False
+        self._since: tuple[float, int] | None = None
+        self._last_time, self._steps_since = time.monotonic(), 0
 
     @property
     def position(self) -> InputPosition:
@@ -169,6 +175,14 @@ class CheckpointCallback(tf.keras.callbacks.Callback):
             raise ValueError(f"position must have the seed {self._seed}, got {position.seed}")
         self._start, self._pending_states = position, {}
 
+    def continue_after(self, earlier: CheckpointCallback) -> None:
+        """Counts the steps and seconds to the next checkpoint from the last one of another fit.
+
+        Args:
+            earlier: the callback of that fit, which has ended.
+        """
+        self._since = earlier._last_time, earlier._steps_since
+
     def input(self, model: tf.keras.Model, make_dataset: MakeDataset) -> dict[str, Any]:
         """The arguments of `fit` that say which batches to train on.
 
@@ -201,10 +215,11 @@ class CheckpointCallback(tf.keras.callbacks.Callback):
         Args:
             logs: not used.
         """
+        self.has_begun = True
         self._variables: list[NamedVariable] | None = None
         self._epoch, self._done = self._start.epoch, self._start.examples // self._batch_size
         self._due_after_epoch = False
-        self._last_time, self._steps_since = time.monotonic(), 0
+        self._last_time, self._steps_since = self._since or (time.monotonic(), 0)
         for name in _keras.layers_with_hidden_random_state(self.model):
             warnings.warn(
                 f"the random state of the layer {name!r} is in a kernel, so it is not in the "

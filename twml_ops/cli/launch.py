@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import secrets
 from typing import Annotated, Any, get_args
 
 import typer
@@ -101,6 +102,14 @@ def launch(
     again from their last checkpoints.
     """
     if peers is not None:
+        for option, given in (
+            ("--evaluator", evaluator),
+            ("--servers-in-workers", servers_in_workers),
+            ("--workers", workers > 1),
+            ("--workers-per-host", workers_per_host > 1),
+        ):
+            if given:
+                raise UserError(f"{option} is for clusters with servers, got --peers as well")
         options = {
             "every": every,
             "what": what,
@@ -185,7 +194,7 @@ def run_peers(
     try:
         result = peers_launch.run_job(
             *(_program(command), peers, max_restarts, transport),
-            {PEER_OPTIONS: json.dumps(options)},
+            {PEER_OPTIONS: json.dumps({**options, "start": secrets.token_hex(8)})},
         )
     except FileNotFoundError as e:
         raise UserError(str(e)) from e

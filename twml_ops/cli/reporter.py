@@ -148,10 +148,6 @@ class ConsoleReporter(Reporter):
         """Prints a line on the standard error."""
         make_error_console().print(f"[yellow]warning[/]  {escape(text)}", soft_wrap=True)
 
-    def differs(self, text: str) -> None:
-        """Prints what one process would train."""
-        self._console.print(f"        {escape(text)}", soft_wrap=True)
-
     def resumed(self, step: int, epoch: int, folder: object) -> None:
         """Prints where the training continues."""
         self._console.print(f"continuing from step {step:,} (epoch {epoch}) of {folder}")

@@ -122,24 +122,20 @@ def _train_rank(
 ) -> None:
     """Trains as one of several peers, of which the first writes the folder of the run."""
     from twml_ops.peers.launch import RESTARTS
-    from twml_ops.training.peers import PeerCheckpoints, make_group, rank_checkpoint_dir
+    from twml_ops.training.peers import PeerCheckpoints, PeerStages, make_group, rank_checkpoint_dir
     from twml_ops.training.run_folder import new_folder
 
-    group, asked = make_group(config), config
-    if config.epochs is None:  # peers choose nothing by validation
-        config = dataclasses.replace(config, validation="none")
-    if int(os.environ.get(RESTARTS, "0")):
-        options = dataclasses.replace(options, resume=True)
+    group = make_group(config)
+    restarted = int(os.environ.get(RESTARTS, "0")) > 0
     try:
         # Each rank has a folder: any of them may be the first in the end.
         with new_folder(out, overwrite, lock=group.original_rank == 0, reporter=reporter) as folder:
-            checkpoints = rank_checkpoint_dir(out, group.original_rank)
-            saved = PeerCheckpoints(checkpoints, config, options, overwrite, group, reporter)
-            with contextlib.closing(saved):
+            stages = PeerStages(config, out, reporter, group, folder)
+            own = rank_checkpoint_dir(out, group.original_rank)
+            saved = PeerCheckpoints(own, config, options, overwrite, stages, restarted)
+            with contextlib.closing(saved), stages.connected():
                 try:
-                    result = _train_to(
-                        folder, out, config, reporter, checkpoints=saved, group=group, asked=asked
-                    )
+                    result = _train_to(folder, out, config, reporter, stages=stages)
                 except SystemExit:  # the end of another rank than the first
                     saved.remove()
                     raise
@@ -168,12 +164,11 @@ def _train_to(
     from twml_ops.training.run_folder import TENSORBOARD
     from twml_ops.training.trained_run import write_slots
 
-    group = options.get("group")
     try:
         result = train_model(
             config,
             reporter=reporter,
-            logs=folder / TENSORBOARD if group is None or group.rank == 0 else None,
+            logs=folder / TENSORBOARD,
             on_model=lambda model: write_model(folder, out, model),
             command=command_line(),
             phases=Phases(reporter.phase_ended, process_start()),

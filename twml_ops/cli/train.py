@@ -138,7 +138,7 @@ def train(
         typer.Option(
             min=1,
             help="Passes over the training data, all of which are used; nothing is stopped early. "
-            f"Default: chosen by early stopping; {DEFAULT_EPOCHS} with peers, without validation, "
+            f"Default: chosen by early stopping; {DEFAULT_EPOCHS} without validation, "
             "or if the validation data would be fewer than 100 examples.",
             show_default=False,
         ),
@@ -339,11 +339,13 @@ def train(
     """
     from twml_ops.cli.configure import configure
     from twml_ops.cli.run_task import run_task
-    from twml_ops.training.config import cluster_role
+    from twml_ops.training.config import cluster_role, is_rank
 
     given = given_options(ctx)
     in_cluster = cluster_role() != "alone"
     given.pop("publish", None)
+    if publish is not None and is_rank():
+        raise UserError("--publish: versions cannot be published by peers; publish in one process")
     checkpoints = checkpoint_options(
         *(checkpoint_every, checkpoint_keep, resume, given, in_cluster, publish)
     )

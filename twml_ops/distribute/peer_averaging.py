@@ -58,8 +58,17 @@ class PeerAveraging(tf.keras.callbacks.Callback):
         root: The rank whose weights all ranks get when training begins.
         regroup: Whether `fit` ends with the epoch after ranks were lost. `PeerGroup.regroup` is
             called at its end.
+        before: With `regroup`: the epochs of earlier trainings of the group, which `group.epoch`
+            counts as well.
+        epochs: With `regroup`: the number of epochs after which lost ranks are not replaced; None:
+            that of `fit`.
+        each_epoch: Whether `fit` is called for each epoch. The channel then stays open, and each
+            call ends with an exchange of the weights that the other callbacks have left.
+        channel: The channel of an earlier training of the same ranks, which is used if its messages
+            are large enough; None: there is none.
 
     Attributes:
+        channel: The channel; None before training begins, or if there is one rank.
         counts: What the channel has done; None before training begins.
 
     Raises:
@@ -78,6 +87,10 @@ class PeerAveraging(tf.keras.callbacks.Callback):
         max_rows: int | None = None,
         root: int = 0,
         regroup: bool = False,
+        before: int = 0,
+        epochs: int | None = None,
+        each_epoch: bool = False,
+        channel: Channel | None = None,
     ) -> None:
         super().__init__()
         if every < 1:
@@ -92,13 +105,15 @@ class PeerAveraging(tf.keras.callbacks.Callback):
             raise ValueError(f"root must be in [0, {group.size}), got {root}")
         self._wire_dtype, self._max_rows, self._root = wire_dtype, max_rows, root
         self._regroups, self._must_regroup = regroup, False
+        self._before, self._epochs, self._each_epoch = before, epochs, each_epoch
         self._shared: list[Shared] = []
-        self._channel: Channel | None = None
+        self.channel: Channel | None = None
+        self._earlier = channel
 
     @property
     def counts(self) -> Counts | None:
         """See the class."""
-        return self._channel.counts if self._channel else None
+        return self.channel.counts if self.channel else None
 
     def on_train_begin(self, logs: Any = None) -> None:
         """Gives all ranks the weights of one of them.
@@ -106,13 +121,18 @@ class PeerAveraging(tf.keras.callbacks.Callback):
         Args:
             logs: not used.
         """
-        if self._group.size == 1 and self._channel is None:
+        if self._group.size == 1 and self.channel is None:
+            return
+        if self._each_epoch and self.channel is not None:
             return
         self._shared = shared_weights(self.model, self._what, self._wire_dtype, self._max_rows)
         for each in self._shared:
             each.start(functools.partial(self._group.broadcast, root=self._root))
         capacity = sum(each.part.capacity(self._max_rows) for each in self._shared)
-        self._channel = Channel(
+        channel, self._earlier = self._earlier, None
+        if channel is not None and (channel.is_closed or channel.capacity < capacity):
+            channel.is_closed, channel = True, None
+        self.channel = channel or Channel(
             self._group, self._dataflow, capacity, self._consistency, self._staleness
         )
         self._must_regroup = False
@@ -128,9 +148,10 @@ class PeerAveraging(tf.keras.callbacks.Callback):
             ValueError: A process that has joined begins with another epoch than the others.
         """
         self._last = -1
-        if self._regroups and epoch != self._group.epoch:
+        expected = self._group.epoch - self._before
+        if self._regroups and epoch != expected:
             raise ValueError(
-                f"initial_epoch must be group.epoch, {self._group.epoch}, for regroup; got {epoch}"
+                f"initial_epoch must be group.epoch, {expected}, for regroup; got {epoch}"
             )
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
@@ -140,7 +161,7 @@ class PeerAveraging(tf.keras.callbacks.Callback):
             batch: number of the last batch of the execution, in the epoch.
             logs: not used.
         """
-        if self._channel is not None and batch - self._last >= self._every:
+        if self.channel is not None and batch - self._last >= self._every:
             self._last = batch
             self._exchange()
 
@@ -151,12 +172,14 @@ class PeerAveraging(tf.keras.callbacks.Callback):
             epoch: its number.
             logs: not used.
         """
-        channel = self._channel
+        channel = self.channel
         if channel is not None and channel.consistency == "bsp":
             self._join_rounds(channel)
         elif channel is not None:
             self._exchange()
-        if self._regroups and self._group.complete_epoch(epoch + 1, self.params["epochs"]):
+        epochs = self.params["epochs"] if self._epochs is None else self._epochs
+        done = self._before + epoch + 1
+        if self._regroups and self._group.complete_epoch(done, self._before + epochs):
             self._must_regroup = self.model.stop_training = True
 
     def _join_rounds(self, channel: Channel) -> None:
@@ -175,52 +198,55 @@ class PeerAveraging(tf.keras.callbacks.Callback):
         Args:
             logs: not used.
         """
-        channel = self._channel
+        channel = self.channel
         if channel is None:
             return
-        if channel.consistency != "bsp":
+        if channel.consistency != "bsp" or self._each_epoch:
             try:
-                channel.finish()
+                if self._each_epoch:
+                    channel.pause()
+                else:
+                    channel.finish()
                 self._group.all_sum([0], "the wait for all ranks to finish")
                 self._scatter()
                 self._group.all_sum([0], "the exchange of the final weights")
                 self._merge()
             except PeerFailure as failure:
                 self._go_on(failure)
-        channel.is_closed = True
+        channel.is_closed = self._must_regroup or not self._each_epoch
         if self._must_regroup:
             joined = self._group.regroup()
             if self._group.rank == 0 and joined:
                 print(f"ranks {list(joined)} were replaced", flush=True)
 
     def _exchange(self) -> None:
-        assert self._channel is not None
+        assert self.channel is not None
         try:
             self._scatter()
-            self._channel.barrier()
+            self.channel.barrier()
             self._merge()
         except PeerFailure as failure:
             self._go_on(failure)
 
     def _scatter(self) -> None:
-        assert self._channel is not None
+        assert self.channel is not None
         values = [each.outgoing() for each in self._shared]
         for value in values:
             array = value[1] if isinstance(value, tuple) else value
             if not np.isfinite(np.asarray(array, np.float32)).all():
                 self._group.fail("the weights are not finite: try a lower learning rate")
-        self._channel.scatter(encode([each.part for each in self._shared], values))
+        self.channel.scatter(encode([each.part for each in self._shared], values))
 
     def _merge(self) -> None:
-        assert self._channel is not None
+        assert self.channel is not None
         parts = [each.part for each in self._shared]
-        messages = [(m, decode(parts, m.data)) for m in self._channel.gather()]
+        messages = [(m, decode(parts, m.data)) for m in self.channel.gather()]
         for i, each in enumerate(self._shared):
             received = [Update(m.sender, m.iteration, *values[i]) for m, values in messages]
-            each.merge(self._group.rank, self._channel.iteration, received)
+            each.merge(self._group.rank, self.channel.iteration, received)
 
     def _go_on(self, failure: PeerFailure) -> None:
-        assert self._channel is not None
+        assert self.channel is not None
         lost = self._group.survive()
         for each in self._shared:
             each.give_back()

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from twml_ops import _keras
 from twml_ops.checkpoint import NamedVariable, variables_of
-from twml_ops.layers import MaxNorm
+from twml_ops.layers import DynamicLookup, MaxNorm
 from twml_ops.ops import ChangedRows
 from twml_ops.ops._tape import tf_variable
 from twml_ops.ops.changed_rows import mark_rows
@@ -58,13 +58,19 @@ def shared_weights(
         The weights.
 
     Raises:
-        ValueError: A table is divided among replicas or its rows are in a file.
+        ValueError: A table is divided among replicas, its rows are in a file, or they belong to
+            dynamic ids, to which each rank would give other rows.
     """
     if not _keras.is_built(model.optimizer):  # `variables_of` finds tables by the slots
         model.optimizer.build(model.trainable_variables)
     named: dict[int, NamedVariable] = {id(v.variable): v for v in variables_of(model)}
     found: list[Shared] = []
     for layer in (model, *_keras.all_layers(model)):
+        if isinstance(layer, DynamicLookup):
+            raise ValueError(
+                "peer-to-peer training needs rows that have the same id on all ranks, got the "
+                f"layer '{layer.name}', a DynamicLookup: train in one process"
+            )
         trainable = {id(v) for v in getattr(layer, "trainable_variables", ())}
         for weight in _keras.direct_variables(layer):
             place = placement_of(weight)

@@ -86,13 +86,15 @@ class ScorerPublisher:
         self._known = known
         self._names: dict[int, str] | None = None
         self._published: set[str] = set()  # checkpoints whose rows the newest version has
+        self._checkpoints, self._last = "", ""  # the last one that was published
         self._newest: Path | None = None  # the version that this object wrote last
 
     def publish(self, checkpoint: CheckpointReader) -> Written:
         """Writes a checkpoint as the next version.
 
         Args:
-            checkpoint: the checkpoint of the training, newer than those that were published before.
+            checkpoint: the checkpoint of the training, newer than the one that was published last.
+                The first one of another folder is published as a whole.
 
         Returns:
             What was written.
@@ -101,8 +103,16 @@ class ScorerPublisher:
             CheckpointError: the checkpoint is damaged.
             OSError: another publisher is writing a version, or this one cannot be written. It is
                 not served then.
-            ValueError: see `to_scorer`.
+            ValueError: the checkpoint is not newer: its rows and the newer ones would be mixed. Or
+                see `to_scorer`.
         """
+        folder, name = os.path.split(str(checkpoint.folder))
+        if folder != self._checkpoints:
+            self._published.clear()
+        elif name <= self._last:
+            raise ValueError(
+                f"checkpoint must be newer than {self._last}, which was published last, got {name}"
+            )
         if self._names is None:
             self._names = names_of(self._trained)
         with self._alone():
@@ -113,7 +123,8 @@ class ScorerPublisher:
             written = self._write({**program, "step": checkpoint.manifest.step}, files, newest)
         if not since:
             self._published.clear()
-        self._published.add(checkpoint.folder.name)
+        self._published.add(name)
+        self._checkpoints, self._last = folder, name
         return written
 
     def publish_model(self, step: int | None = None) -> Written:

@@ -13,11 +13,13 @@ PARTS = ("schema", "steps", "boundaries", "vocabulary", "calibration")
 """The parts of a model of which a layout has digests."""
 
 # Steps whose arrays are weights, statistics of values, or sums: training changes them at any time,
-# and they do not say what a row of a table means.
+# and they do not say what a row of a table means. A dynamic lookup does say it, but training
+# changes the row of the table when its id changes, so that both are among the changed rows.
 _TRAINED = {
     "affine",
     "checked_field_embedding",
     "dense",
+    "dynamic_lookup",
     "field_embedding",
     "max_norm",
     "online_standardize",
@@ -27,7 +29,6 @@ _PART_OF_STEP = {
     "boosted_trees": "boundaries",
     "category_rows": "vocabulary",
     "category_statistics": "vocabulary",
-    "dynamic_lookup": "vocabulary",
     "field_logarithms": "boundaries",
     "field_quantiles": "boundaries",
     "hashing_discretize": "boundaries",

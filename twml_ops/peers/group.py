@@ -197,6 +197,29 @@ class PeerGroup:
         if count:
             raise PeerFailure(f"{count} ranks have failed")
 
+    def check_rank(self, rank: int) -> None:
+        """Checks a rank for which this one waits outside of MPI, such as for a file that it writes.
+
+        The failure of another one is no error: `rank`, which is outside of MPI as well, would not
+        come to `survive`. The next call of MPI finds it.
+
+        Args:
+            rank: The rank.
+
+        Raises:
+            PeerFailure: It has failed, or another rank is in `survive`.
+        """
+        with self.call("the search for a failed rank") as MPI:
+            self.comm.Iprobe(MPI.ANY_SOURCE, MPI.ANY_TAG)
+            if self.comm.Is_revoked():
+                raise PeerFailure("another rank has found a failed rank")
+            failed, group = self.comm.Get_failed(), self.comm.Get_group()
+            ranks = MPI.Group.Translate_ranks(failed, list(range(failed.size)), group)
+            failed.Free()
+            group.Free()
+        if rank in ranks:
+            raise PeerFailure(f"the rank {rank} has failed")
+
     def wait(self, request: Any, name: str) -> None:
         """Waits for a request of MPI without occupying the processor.
 

@@ -53,7 +53,7 @@ def render(result: RunResult) -> str:
         ],
         trials=_trial_rows(facts),
         phases=_phase_rows(result),
-        warnings=[*leak_warnings(*_leaks(facts)), *_slow_cluster(facts), *_differs(facts)],
+        warnings=[*leak_warnings(*_leaks(facts)), *_slow_cluster(facts)],
         configuration=_configuration(facts),
         command=facts["command"],
     )
@@ -74,11 +74,6 @@ def _lift_rows(scores: Scores) -> list[dict[str, Any]]:
         }
         for rank, row in enumerate(lift_table(scores), 1)
     ]
-
-
-def _differs(facts: Mapping[str, Any]) -> list[str]:
-    """What one process would train with the same command, if it is something else."""
-    return [str(facts["differs"])] if facts.get("differs") else []
 
 
 def _leaks(facts: Mapping[str, Any]) -> tuple[dict[str, float], str]:

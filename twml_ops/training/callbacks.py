@@ -128,13 +128,14 @@ class EarlyStopping(tf.keras.callbacks.Callback):
             epochs gain less than earlier ones. None: there is none.
 
     Attributes:
+        restores: whether the model has the weights of the best epoch afterwards.
         best_epoch: the epoch with the lowest loss, from 1.
         best_loss: that loss.
     """
 
     def __init__(self, patience: int, restore: bool, target: float | None = None) -> None:
         super().__init__()
-        self._patience, self._restore, self._target = patience, restore, target
+        self._patience, self.restores, self._target = patience, restore, target
         self._last: list[float] = []  # the losses of the last three epochs
         self.best_epoch, self.best_loss = 0, math.inf
         self._weights: list[Any] | None = None
@@ -145,7 +146,7 @@ class EarlyStopping(tf.keras.callbacks.Callback):
         if loss < self.best_loss:
             self.best_epoch, self.best_loss = epoch + 1, loss
             self._weights = None  # before the next copy is made
-            self._weights = copied_weights(self.model) if self._restore else None
+            self._weights = copied_weights(self.model) if self.restores else None
         elif epoch + 1 - self.best_epoch >= self._patience:
             self.model.stop_training = True
         self._last = [*self._last[-2:], loss]
@@ -167,7 +168,7 @@ class EarlyStopping(tf.keras.callbacks.Callback):
         self.best_loss = state.values["best_loss"] if self.best_epoch else math.inf
         self._last = list(state.values.get("last", []))  # older checkpoints have none
         weights = [state.arrays[str(i)] for i in range(len(state.arrays))]
-        self._weights = weights if self._restore and self.best_epoch else None
+        self._weights = weights if self.restores and self.best_epoch else None
 
     def on_train_end(self, logs: Any = None) -> None:
         """Restores the weights of the best epoch.

@@ -30,7 +30,7 @@ from twml_ops.training.labels import corrected
 from twml_ops.training.reporter import SILENT, Reporter
 from twml_ops.training.results import EpochChoice, FittedModel
 from twml_ops.training.run_folder import OUTPUT_NAME
-from twml_ops.training.stores import KeptTrials, MemberStore, TrialStore
+from twml_ops.training.stores import MEMBERS, KeptTrials, MemberStore, TrialStore
 
 
 class RunCheckpoints:
@@ -69,7 +69,7 @@ class RunCheckpoints:
             self._publisher = RunPublisher(options.publish, config, reporter)
         if self._publisher is not None:
             self._manager.on_written = self._publisher.publish
-        self._members = MemberStore(folder / "members")
+        self._members = MemberStore(folder / MEMBERS)
         self._trials = TrialStore(folder)
         self._schema: Schema | None = None
         if options.resume and (latest := self._manager.latest()):

@@ -21,18 +21,20 @@ EVALUATIONS = "evaluations.jsonl"
 START_KEY = "cluster_start"  # in run.json: the id of the start of the cluster
 
 
-def check_cluster(config: RunConfig) -> None:
+def check_cluster(config: RunConfig, *, peers: bool = False) -> None:
     """Checks that a cluster can do what the configuration says.
 
+    Args:
+        config: configuration of the run.
+        peers: whether the processes are peers, which have no servers.
+
     Raises:
-        UserError: it is an ensemble, the model is to be chosen, checkpoints are to be quantized, or
-            the training of another run is to go on.
+        UserError: the model is to be chosen, checkpoints of servers are to be
+            quantized, tables are to be in files, or the training of another run is to go on.
     """
     if config.model == AUTO:
         raise UserError("--model auto: a cluster trains one model; choose it in one process")
-    if config.ensemble > 1:
-        raise UserError("--ensemble: a cluster trains one model; train an ensemble in one process")
-    if (config.checkpoint_bits, config.checkpoint_slot_bits) != (32, 32):
+    if not peers and (config.checkpoint_bits, config.checkpoint_slot_bits) != (32, 32):
         raise UserError(
             "--checkpoint-bits, --checkpoint-slot-bits: checkpoints of a cluster are not quantized"
         )
@@ -41,23 +43,8 @@ def check_cluster(config: RunConfig) -> None:
             "--from: the tables of a cluster begin with new weights; go on with the training of a "
             "run in one process"
         )
-
-
-def differences_of_peers(asked: RunConfig) -> str | None:
-    """The differences to what one process would train with the same command.
-
-    Args:
-        asked: what the user chose.
-
-    Returns:
-        A sentence that names the option which decides it; None: nothing.
-    """
-    if asked.epochs is not None or asked.validation == "none":
-        return None
-    return (
-        f"peers train {asked.fixed_epochs} epochs; one process would train as many epochs as early "
-        "stopping chooses (--epochs decides)"
-    )
+    if peers and config.storage is not None:
+        raise UserError("--storage: peers need tables in memory")
 
 
 def check_one_label(labels: Sequence[str]) -> None:
@@ -120,8 +107,8 @@ def steps_of_epoch(train: Source, config: RunConfig) -> tuple[int, int]:
     return batches, config.fixed_batch_size
 
 
-def with_shared_batch(config: RunConfig, asked: RunConfig) -> RunConfig:
-    """The configuration with a default batch size divided among synchronous workers.
+def with_shared_batch(config: RunConfig, asked: RunConfig, workers: int) -> RunConfig:
+    """The configuration with a default batch size divided among synchronous workers, or peers.
 
     The batches of all workers make a step together, which then has the examples of a step of one
     process.
@@ -129,12 +116,10 @@ def with_shared_batch(config: RunConfig, asked: RunConfig) -> RunConfig:
     Args:
         config: configuration of the run, with a batch size.
         asked: what the user chose.
+        workers: the number of workers.
     """
-    from twml_ops.distribute import Cluster
-
-    if asked.batch_size is not None or cluster_options(config).mode != "sync":
+    if asked.batch_size is not None or (config.cluster and config.cluster.mode != "sync"):
         return config
-    workers = len(Cluster.from_environment().workers)
     return dataclasses.replace(config, batch_size=-(-config.fixed_batch_size // workers))
 
 

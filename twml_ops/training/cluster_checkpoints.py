@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from twml_ops.training.checkpoints import unfinished_run
 from twml_ops.training.cluster import EVALUATIONS, STAGES, checkpoint_dir, stages_dir
 from twml_ops.training.config import RunConfig
 from twml_ops.training.errors import UserError
+from twml_ops.training.stores import MEMBERS, MemberStore
 
 START = "start"
 _OF_STAGE = ("stage", "epoch_steps", "step_examples", "examples")  # the trainer compares them
@@ -27,25 +29,31 @@ _MAY_DIFFER = ("checkpoint_policy",)
 _OF_CLUSTER = ("mode", "wire_dtype", "exchange_every")
 
 
-def cluster_facts(config: RunConfig) -> dict[str, Any]:
+def cluster_facts(config: RunConfig, start: str | None = None) -> dict[str, Any]:
     """The facts that must be equal in a run and in the checkpoint from which it continues.
 
     Args:
         config: configuration of the run.
+        start: id of the start of the cluster; None: of the one that `TF_CONFIG` describes.
     """
     fields = config.to_json()
     options = fields.pop("cluster")
     facts = {name: value for name, value in fields.items() if name not in _MAY_DIFFER}
-    facts |= {name: options[name] for name in _OF_CLUSTER}
-    facts[START] = Cluster.from_environment().start_id
+    if options is not None:  # peers have none
+        facts |= {name: options[name] for name in _OF_CLUSTER}
+    facts[START] = _start_id() if start is None else start
     found: dict[str, Any] = json.loads(json.dumps(facts))
     return found
+
+
+def _start_id() -> str:
+    return Cluster.from_environment().start_id
 
 
 def is_of_start(checkpoint: CheckpointReader) -> bool:
     """Whether a checkpoint was written in this start of the cluster."""
     facts = checkpoint.manifest.values.get(FACTS, {})
-    return bool(facts.get(START) == Cluster.from_environment().start_id)
+    return bool(facts.get(START) == _start_id())
 
 
 RUN = "run"  # the name of the file with the facts of the run, in the folder of its stages
@@ -63,18 +71,27 @@ class ClusterCheckpoints:
         config: configuration of the run, with a learning rate.
         resume: whether the checkpoints of another start are to be continued.
         overwrite: whether they are removed.
+        start: id of the start of the cluster; None: of the one that `TF_CONFIG` describes.
 
     Raises:
         UserError: the folder has checkpoints of another start, and the run is neither to continue
             nor to replace them; or they are of another run; or another process writes to it.
     """
 
-    def __init__(self, out: Path, config: RunConfig, resume: bool, overwrite: bool) -> None:
+    def __init__(
+        self,
+        out: Path,
+        config: RunConfig,
+        resume: bool,
+        overwrite: bool,
+        start: str | None = None,
+    ) -> None:
         self.folder = checkpoint_dir(out)
         self._manager = manager_of(self.folder)
-        own = stages_dir(out, Cluster.from_environment().start_id)
+        self._facts = cluster_facts(config, start)
+        own = stages_dir(out, self._facts[START])
         if self._manager.is_empty and not self._stages():
-            _write_facts(own, config)
+            self._write_facts(own)
             return
         try:
             self._manager.lock()
@@ -84,10 +101,10 @@ class ClusterCheckpoints:
         if found is None:  # all are damaged, which the trainer refuses
             if overwrite:
                 self.remove()
-            _write_facts(own, config)
+            self._write_facts(own)
             return
         where, facts = found
-        expected = cluster_facts(config)
+        expected = self._facts
         problem = difference_of_facts(facts, expected, may_differ=(START, *_OF_STAGE))
         continues = resume or (facts.get(START) == expected[START] and not (problem and overwrite))
         if continues and problem:
@@ -100,7 +117,7 @@ class ClusterCheckpoints:
             self.remove()
         else:
             raise unfinished_run(self.folder)
-        _write_facts(own, config)
+        self._write_facts(own)
 
     def _stages(self) -> list[Path]:
         return sorted(self.folder.glob(f"{STAGES}-*")) if self.folder.is_dir() else []
@@ -129,17 +146,20 @@ class ClusterCheckpoints:
             return
         for folder in self._stages():
             for path in (*folder.glob("stage-*"), folder / f"{RUN}.json", folder / BEAT):
-                path.unlink(missing_ok=True)
+                if path.is_dir():  # the best weights of a stage
+                    shutil.rmtree(path)
+                else:
+                    path.unlink(missing_ok=True)
             with contextlib.suppress(OSError):  # the user may have put something there
                 folder.rmdir()
         (self.folder / EVALUATIONS).unlink(missing_ok=True)
+        MemberStore(self.folder / MEMBERS).remove()
         try:
             self._manager.remove_all()
         except CheckpointError as e:
             raise UserError(str(e)) from e
 
-
-def _write_facts(folder: Path, config: RunConfig) -> None:
-    """Says of which run the stages in a folder are."""
-    folder.mkdir(parents=True, exist_ok=True)
-    write_file(folder / f"{RUN}.json", json.dumps(cluster_facts(config)).encode())
+    def _write_facts(self, folder: Path) -> None:
+        """Says of which run the stages in a folder are."""
+        folder.mkdir(parents=True, exist_ok=True)
+        write_file(folder / f"{RUN}.json", json.dumps(self._facts).encode())

@@ -24,13 +24,15 @@ from twml_ops.training.cluster import (
     steps_of_epoch,
 )
 from twml_ops.training.cluster_checkpoints import is_of_start
-from twml_ops.training.cluster_stages import END, ClusterStages, Stage
+from twml_ops.training.cluster_stages import END, ClusterStages
 from twml_ops.training.config import RunConfig
 from twml_ops.training.labels import corrected, training_examples
 from twml_ops.training.model_options import builder_of
 from twml_ops.training.reporter import SILENT, Reporter
 from twml_ops.training.run_folder import is_run, to_finite
 from twml_ops.training.sources import LARGE_BATCH_SIZE, open_pair
+from twml_ops.training.stage_training import Stage
+from twml_ops.training.trials import validation_parts
 
 
 def append_evaluation(folder: Path, step: int, metrics: dict[str, float]) -> None:
@@ -82,6 +84,8 @@ def evaluate_checkpoints(
 ) -> None:
     """Evaluates each checkpoint of the model of the run, until the last one or the end of the run.
 
+    Of an ensemble it is the first member.
+
     Args:
         config: what the user chose, equal in all processes of the cluster.
         out: final folder of the run.
@@ -106,7 +110,10 @@ def evaluate_checkpoints(
         stage = Stage.from_json(found)
         tf.keras.utils.set_random_seed(stage.config.seed)
         builder_of(stage.config.model)  # registers the classes of a model of the user
-        steps = stage.epochs * steps_of_epoch(training_examples(config, train), stage.config)[0]
+        data = training_examples(config, train)
+        if stage.part == "fit" and (parts := validation_parts(config, train)) is not None:
+            data = parts.fit
+        steps = stage.epochs * steps_of_epoch(data, stage.config)[0]
         model_builder = stages.read_model(number)
         layout = models.layout_of(model_builder)
 

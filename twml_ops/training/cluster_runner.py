@@ -11,9 +11,9 @@ from typing import Any
 import tensorflow as tf
 
 from twml_ops import models
-from twml_ops.data import TrainingParts
+from twml_ops.data import Source, TrainingParts
 from twml_ops.distribute import ChiefBuiltModel, HybridTrainer, exit_on_cluster_error
-from twml_ops.training.callbacks import POINTS_PER_EPOCH, SNAPSHOTS
+from twml_ops.training.callbacks import POINTS_PER_EPOCH, SNAPSHOTS, EarlyStopping
 from twml_ops.training.cluster import checkpoint_dir, cluster_options
 from twml_ops.training.cluster_evaluator import (
     copy_evaluations,
@@ -21,13 +21,7 @@ from twml_ops.training.cluster_evaluator import (
     wait_for_evaluation,
 )
 from twml_ops.training.cluster_speed import ClusterSpeed, fits_one_process, speed_of_one_process
-from twml_ops.training.cluster_stages import (
-    ClusterStages,
-    OnStep,
-    Stage,
-    StageTraining,
-    epoch_name,
-)
+from twml_ops.training.cluster_stages import ClusterStages, epoch_name
 from twml_ops.training.config import RunConfig
 from twml_ops.training.errors import UserError
 from twml_ops.training.labels import weighted
@@ -42,6 +36,7 @@ from twml_ops.training.results import (
 )
 from twml_ops.training.runners import STEPS_PER_EXECUTION, Monitored
 from twml_ops.training.sources import LARGE_BATCH_SIZE
+from twml_ops.training.stage_training import OnStep, Stage, StageTraining
 
 
 class ClusterRunner:
@@ -101,10 +96,12 @@ class ClusterRunner:
             callback.set_params({"epochs": epochs})
             callback.set_model(shown)
             callback.on_train_begin()
+        stopping = [c for c in callbacks if isinstance(c, EarlyStopping) and c.restores]
         with exit_on_cluster_error():
             for number in range(1, epochs + 1):
                 name = epoch_name(self._number, number)
                 ended = self._stages.decisions.get(name)
+                shown.is_current = ended is None
                 if ended is None:
                     ended = self._run_epoch(training, number, history, monitored, model)
                 else:
@@ -121,25 +118,41 @@ class ClusterRunner:
                     _check_finite(epoch.metrics["loss"], number)
                     for callback in callbacks:
                         callback.on_epoch_end(number - 1, epoch.metrics)
+                    if stopping and stopping[0].best_epoch == number and shown.is_current:
+                        self._stages.keep_weights(number, stopping[0].checkpoint_state())
                     ended["stop"] = shown.stop_training or number == epochs
                 finally:  # the other workers wait for it
                     self._stages.decisions.decide(name, partial(dict, ended))
                 self._reporter.epoch(number, epochs, epoch, history.monitored)
                 if ended["stop"]:
                     break
+            if self._final and (kept := self._stages.load_member(self._number)) is not None:
+                copy_evaluations(checkpoint_dir(self._stages.out), self._stages.folder)
+                return kept
+            if self._final:
+                training.end(number)
+            shown.is_current = True
+            for callback in stopping:
+                self._stages.restore_weights(callback)
             for callback in callbacks:
                 callback.on_train_end()
             if not self._final:
                 return FittedModel(None, history)
-            training.report()
-            history.parsed_bytes, history.data_bytes = train.parsed_bytes, train.num_bytes()
-            trained = training.joined().export()
-        self._take_evaluations(training, number * training.steps, history)
+            fitted = self._exported(training, number, train, history)
+            if self._config.ensemble > 1:
+                self._stages.keep_member(self._number, fitted)
+            return fitted
+
+    def _exported(self, training: Any, epochs: int, train: Source, history: History) -> FittedModel:
+        """The trained model of the run, as a plain Keras model, and the record of its training."""
+        history.parsed_bytes, history.data_bytes = train.parsed_bytes, train.num_bytes()
+        trained = training.joined().export()
+        self._take_evaluations(training, epochs * training.steps, history)
         return FittedModel(trained, history)
 
     def _run_epoch(
         self,
-        training: StageTraining,
+        training: Any,
         number: int,
         history: History,
         monitored: Monitored | None,
@@ -256,21 +269,21 @@ class ClusterRunner:
 
 
 class _Trained:
-    """What callbacks see of a model whose tables are on servers.
+    """What callbacks see of a model, whose tables may be on servers.
 
     Attributes:
         stop_training: whether a callback has ended the training.
+        is_current: whether the weights are the ones of the epoch that callbacks are told of.
     """
 
-    def __init__(self, training: StageTraining) -> None:
-        self._training, self.stop_training = training, False
+    def __init__(self, training: Any) -> None:
+        self._training, self.stop_training, self.is_current = training, False, True
 
     @property
     def weights(self) -> list[Any]:
-        """The tables, and the dense weights where they are."""
-        state = self._training.joined().state
-        shared = {id(s.local): s.remote for s in state.shared_variables}
-        return [*state.tables, *(shared.get(id(v), v) for v in state.dense_weights)]
+        """The weights where they are; none if they are of another epoch."""
+        found: list[Any] = self._training.weights if self.is_current else []
+        return found
 
 
 def _check_finite(loss: float, epoch: int) -> None:

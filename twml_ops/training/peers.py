@@ -1,100 +1,212 @@
-"""Training peer to peer, as one of the ranks that `twml-ops launch --peers` or `mpirun` starts."""
+"""The trainings of a run peer to peer, as ranks that `twml-ops launch --peers` or `mpirun` starts.
+
+The first rank is the chief of the stages (`cluster_stages`), and the others follow it. If it dies,
+the first one of the others becomes the chief: it chooses what the first one has chosen, finds the
+results of the epochs that have ended, and goes on with the weights that it has.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import tensorflow as tf
 
 from twml_ops.checkpoint import CheckpointCallback
-from twml_ops.data import InputPosition, Source
-from twml_ops.data.source import RowRange
+from twml_ops.data import Source, TrainingParts
+from twml_ops.distribute import (
+    ChiefBuiltModel,
+    ChiefDecisions,
+    Cluster,
+    exit_on_cluster_error,
+)
 from twml_ops.training.checkpoints import RunCheckpoints
-from twml_ops.training.config import AUTO, PEER_OPTIONS, CheckpointOptions, RunConfig
+from twml_ops.training.cluster import check_cluster, stages_dir
+from twml_ops.training.cluster_checkpoints import ClusterCheckpoints
+from twml_ops.training.cluster_stages import ClusterStages, epoch_name
+from twml_ops.training.config import PEER_OPTIONS, CheckpointOptions, RunConfig
 from twml_ops.training.errors import UserError
-from twml_ops.training.labels import joined_outputs
-from twml_ops.training.reporter import SILENT, Reporter
-from twml_ops.training.results import FittedModel
-from twml_ops.training.runners import LocalRunner, Monitored
+from twml_ops.training.peer_training import START_OPTION, PeerTraining
+from twml_ops.training.reporter import Reporter
+from twml_ops.training.stage_training import Stage
 
 if TYPE_CHECKING:
     from twml_ops.peers import PeerGroup
 
-"""Environment variable: the arguments of `PeerAveraging` as JSON. It makes a process a rank."""
+TIMEOUT = 300.0
 
 
-class PeerRunner(LocalRunner):
-    """Trains on this rank's share of the data, and exchanges weights with the others.
+class _IsChief(Exception):
+    """The chief has died, and this rank takes its place."""
+
+
+class PeerDecisions(ChiefDecisions):
+    """Decisions of the first rank. A rank that waits for one notices its death.
 
     Args:
-        config: configuration of the run, with a learning rate.
-        log_dir: folder of the TensorBoard logs; None: there are none.
-        reporter: is told what happens.
-        checkpoints: the checkpoints of this rank; None: none are written.
+        folder: a folder that all ranks can reach.
         group: the ranks.
     """
 
-    def __init__(
-        self,
-        config: RunConfig,
-        log_dir: Path | None,
-        reporter: Reporter,
-        checkpoints: RunCheckpoints | None,
-        group: PeerGroup,
-    ) -> None:
-        super().__init__(config, log_dir, reporter, checkpoints)
+    def __init__(self, folder: str | os.PathLike[str], group: PeerGroup) -> None:
+        super().__init__(folder, group.rank == 0, group.timeout)
         self._group = group
 
-    def fit(
-        self,
-        model: tf.keras.Model,
-        train: Source,
-        monitored: Monitored | None,
-        *,
-        epochs: int,
-        callbacks: Sequence[tf.keras.callbacks.Callback] = (),
-    ) -> FittedModel:
-        """Trains a model; see `Runner.fit`. The process of a rank that is not the first ends here.
+    def wait(self, name: str) -> Any:
+        """Waits for a decision.
+
+        Args:
+            name: the name of the decision.
+
+        Returns:
+            The value.
 
         Raises:
-            SystemExit: this is not the first rank; the status is 0.
+            _IsChief: this rank has become the chief.
+            ClusterError: the chief has not written a heartbeat for `timeout` seconds.
         """
-        from twml_ops.distribute import PeerAveraging
         from twml_ops.peers import PeerFailure
 
-        group, checkpoints = self._group, self._checkpoints
-        root = checkpoints.newest_rank if isinstance(checkpoints, PeerCheckpoints) else 0
-        if group.rank:
-            monitored = None
-        joint = joined_outputs(model, train.schema.labels)
-        history = self._compile(joint, train, monitored)
-        while group.epoch < epochs:  # again after ranks were lost
-            options = json.loads(os.environ[PEER_OPTIONS])
-            averaging = PeerAveraging(group, root=root, regroup=True, **options)
-            every = [*callbacks, averaging]
+        while self._group.rank:
             try:
-                share = share_of(train, group)
-                self._train(joint, model, share, monitored, epochs, every, history, group.epoch)
-            except PeerFailure:  # before the training began
-                group.survive()
-            root = 0
-        fitted = self._fitted(model, joint, history)
-        if group.rank == 0 and averaging.counts is not None:
-            self._reporter.exchanges(dataclasses.asdict(averaging.counts))
-        first = group.rank == 0
-        group.close()
-        if not first:
-            raise SystemExit(0)
-        return fitted
+                return super().wait(name)
+            except PeerFailure:
+                self._group.survive()
+        raise _IsChief
+
+    def check(self) -> None:
+        """See `ChiefDecisions.check`."""
+        self._group.check_rank(0)
+
+
+class PeerStages(ClusterStages):
+    """The part of this process, a rank, in a run.
+
+    Args:
+        asked: what the user chose, equal in all processes.
+        out: final folder of the run, beside which the checkpoints and the stages are kept.
+        reporter: is told what happens.
+        group: the ranks.
+        folder: folder to which the chief writes the files of the run.
+    """
+
+    def __init__(
+        self, asked: RunConfig, out: Path, reporter: Reporter, group: PeerGroup, folder: Path
+    ) -> None:
+        self.asked, self.out, self.reporter, self.folder = asked, out, reporter, folder
+        self.group, self.cluster = group, cluster_of(group)
+        self.decisions = PeerDecisions(stages_dir(out, self.cluster.start_id), group)
+        self.checkpoints: PeerCheckpoints | None = None
+        self.channel: Any = None  # of the last training
+        self._timeout = group.timeout
+        self._resume = False  # the checkpoints of the ranks say it
+        self._count = 0
+        self._trained: Any = None
+        self._present = contextlib.ExitStack()
+
+    @contextlib.contextmanager
+    def connected(self) -> Iterator[None]:
+        """See `ClusterStages.connected`."""
+        with self._present:
+            self._present.enter_context(self.decisions.present())
+            yield
+
+    def epochs_before(self, number: int) -> int:
+        """The number of epochs of the stages before one of them, which have ended."""
+        count = 0
+        for stage in range(1, number):
+            count += self._ended(stage)[0]
+        return count
+
+    def _ended(self, number: int) -> tuple[int, bool]:
+        """The number of epochs of a stage that have ended, and whether it has."""
+        epochs = 0
+        while ended := self.decisions.get(epoch_name(number, epochs + 1)):
+            epochs += 1
+            if ended["stop"]:
+                return epochs, True
+        return epochs, False
+
+    def build(self, make_model: Callable[[], tf.keras.Model], number: int) -> ChiefBuiltModel:
+        """See `ClusterStages.build`. A chief that may have to train it again builds it again."""
+        is_kept = self._trained is not None and self._trained.number >= number
+        again = not is_kept and not self._ended(number)[1]
+        path, cluster = self.model_file(number), self.cluster
+        return ChiefBuiltModel(make_model, path, cluster, self._timeout, again=again)
+
+    def begin(self, number: int, stage: Stage, model: ChiefBuiltModel, train: Source) -> Any:
+        """The part of this process in the training of a stage, which it may have begun."""
+        kept: Any = self._trained
+        if kept is not None and kept.number == number:
+            return kept
+        training = PeerTraining(self, number, stage, model, train)
+        if kept is None or kept.number < number:
+            self._trained = training
+        return training
+
+    def announce(self, number: int, stage: Stage) -> None:
+        """See `ClusterStages.announce`. A rank that has become the chief keeps its training."""
+        kept: Any = self._trained
+        if kept is None or kept.number < number:
+            super().announce(number, stage)
+            return
+        self._trained = None
+        super().announce(number, stage)
+        self._trained = kept
+
+    def follow(self, data: Source, parts: TrainingParts | None) -> None:
+        """Takes part in all stages of the run, as a rank that is not the first.
+
+        Returns if this rank has become the chief; otherwise the process ends with the run.
+
+        Args:
+            data: all training data.
+            parts: the same in two parts; None: there are no validation data.
+
+        Raises:
+            SystemExit: the run has ended; the status is 0.
+        """
+        try:
+            with exit_on_cluster_error():
+                self._take_part(data, parts)
+        except _IsChief:
+            self.cluster = cluster_of(self.group)
+            self.decisions.is_chief, self._count = True, 0
+            self._present.enter_context(self.decisions.present())
+            return
+        self.group.close()
+        raise SystemExit(0)
+
+    def fail(self, error: Exception) -> NoReturn:
+        """Ends the process of a rank that cannot train: the others would wait for it.
+
+        Args:
+            error: which is raised if there are no others.
+        """
+        if self.group.size > 1:
+            self.group.leave(str(error))
+        raise error
+
+    def end(self) -> None:
+        """See `ClusterStages.end`."""
+        super().end()
+        self.group.close()
+
+
+def cluster_of(group: PeerGroup) -> Cluster:
+    """The ranks as a cluster without servers, whose chief is the first rank."""
+    start = json.loads(os.environ[PEER_OPTIONS]).get(START_OPTION, "")
+    workers = [f"rank {rank}" for rank in range(group.full_size)]
+    return Cluster(workers=workers, index=group.rank, start=start)
 
 
 class PeerCheckpoints(RunCheckpoints):
-    """The checkpoints of a rank. Making them is a collective call.
+    """The checkpoints of a rank, and the stages of the run. Making them is a collective call.
 
     Ranks write their checkpoints at different moments, and some may have none. When a job
     continues, all ranks get the weights of the newest checkpoint. A rank whose own checkpoint is of
@@ -106,14 +218,11 @@ class PeerCheckpoints(RunCheckpoints):
         config: configuration of the run, with which it can be continued.
         options: when to write, and whether to continue.
         overwrite: whether checkpoints of an earlier run are removed.
-        group: the ranks.
-        reporter: is told what happens.
-
-    Attributes:
-        newest_rank: the rank with the newest checkpoint; 0 if there are none.
+        stages: the stages of the run.
+        restarted: whether the job is one that was started again.
 
     Raises:
-        UserError: see `RunCheckpoints`.
+        UserError: see `RunCheckpoints` and `ClusterCheckpoints`; or the first rank cannot begin.
     """
 
     def __init__(
@@ -122,56 +231,72 @@ class PeerCheckpoints(RunCheckpoints):
         config: RunConfig,
         options: CheckpointOptions,
         overwrite: bool,
-        group: PeerGroup,
-        reporter: Reporter = SILENT,
+        stages: PeerStages,
+        restarted: bool = False,
     ) -> None:
+        group, self._stages = stages.group, stages
+        resume = options.resume or restarted
         # A rank that joins gets its state from the others.
-        options = dataclasses.replace(options, resume=options.resume and not group.has_joined)
-        super().__init__(folder, config, options, overwrite or group.has_joined, reporter)
-        self._group, self.newest_rank = group, 0
+        options = dataclasses.replace(options, resume=resume and not group.has_joined)
+        super().__init__(folder, config, options, overwrite or group.has_joined, stages.reporter)
+        self._newest_stage, self._newest_rank = 0, 0
+        self._run: ClusterCheckpoints | None = None
+        self._last: CheckpointCallback | None = None
+        stages.checkpoints = self
         if group.has_joined:
             return
+        problem: UserError | None = None
+        if group.rank == 0:
+            try:
+                self._run = ClusterCheckpoints(
+                    stages.out, config, options.resume, overwrite, stages.cluster.start_id
+                )
+            except UserError as e:
+                problem = e
+        if group.all_sum([problem is not None], "the beginning of the run")[0]:
+            raise problem or UserError("the first peer cannot begin, see its error")
         latest = self._newest()
-        epoch, step = 0, -1
+        stage, epoch, step = 0, 0, -1
         if latest is not None:
-            epoch, step = latest.manifest.values["position"]["epoch"], latest.manifest.step
-        found = [tuple(map(int, row)) for row in group.gather_all([epoch, step])]
-        self.newest_rank = found.index(max(found))
-        group.epoch = max(found)[0]
+            values = latest.manifest.values
+            stage = int(str(self._saved("phase")).removeprefix("stage "))
+            epoch, step = values["position"]["epoch"], latest.manifest.step
+        found = [tuple(map(int, row)) for row in group.gather_all([stage, epoch, step])]
+        self._newest_rank = found.index(max(found))
+        self._newest_stage, epoch, _ = max(found)
+        group.epoch = stages.epochs_before(self._newest_stage) + epoch
+
+    def take_root(self, stage: int) -> int:
+        """The rank whose weights all ranks get when they begin to train: that of the newest
+        checkpoint, if it is of the stage; otherwise, and later, the first one.
+
+        Args:
+            stage: the number of the stage.
+        """
+        is_first = stage == self._newest_stage and not self._stages.group.shrinks
+        root = self._newest_rank if is_first else 0
+        self._newest_rank = 0
+        return root
 
     def callback(self, *args: Any, **options: Any) -> CheckpointCallback | None:
-        """See `RunCheckpoints.callback`. Only the first call continues from a checkpoint."""
+        """See `RunCheckpoints.callback`. Only the first training continues from a checkpoint."""
+        if self._last is not None and self._last.has_begun:
+            self._options = dataclasses.replace(self._options, resume=False)
         callback = super().callback(*args, **options, may_differ=("num_examples",))
-        if callback is not None and callback.position.epoch < self._group.epoch:
-            callback.start_at(InputPosition(options["seed"], self._group.epoch))
-        self._options = dataclasses.replace(self._options, resume=False)
+        if callback is not None and self._last is not None:
+            callback.continue_after(self._last)
+        self._last = callback
         return callback
 
-
-def share_of(source: Source, group: PeerGroup) -> Source:
-    """A rank's share of the training data. A collective call.
-
-    Args:
-        source: the training data of all ranks.
-        group: the ranks.
-
-    Returns:
-        `source.shard`, which parses no other examples; or, if the units of the files are too few to
-        deal them evenly (the largest share would be more than 1.5 times the smallest one), an equal
-        number of successive examples.
-
-    Raises:
-        UserError: there are fewer examples than ranks.
-    """
-    part = source.shard(group.rank, group.size)
-    counts = group.gather_all([part.num_examples()], "the numbers of examples")
-    if 2 * counts.max() <= 3 * counts.min():
-        return part
-    total = source.num_examples()
-    if total < group.size:
-        raise UserError(f"{source.name}: {total} examples are too few for {group.size} peers")
-    begin, end = (total * rank // group.size for rank in (group.rank, group.rank + 1))
-    return RowRange(source, begin, end)
+    def remove(self) -> None:
+        """Removes the checkpoints of this rank and, on the first one, the stages."""
+        super().remove()
+        stages = self._stages
+        if stages.group.rank == 0:
+            run = self._run or ClusterCheckpoints(
+                stages.out, self._config, True, False, stages.cluster.start_id
+            )
+            run.remove()
 
 
 def make_group(config: RunConfig, **options: Any) -> PeerGroup:
@@ -187,16 +312,11 @@ def make_group(config: RunConfig, **options: Any) -> PeerGroup:
     Raises:
         UserError: the ranks cannot do what the configuration says, or mpi4py is missing.
     """
-    if config.model == AUTO or config.ensemble > 1:
-        raise UserError("peers train one model: --model auto and --ensemble need one process")
-    if config.validation not in ("auto", "none") and config.epochs is None:
-        raise UserError("--validation: peers train for a fixed number of epochs, --epochs")
-    if config.storage is not None:
-        raise UserError("--storage: peers need tables in memory")
+    check_cluster(config, peers=True)
     from twml_ops.peers import PeerGroup
 
     try:
-        return PeerGroup(timeout=300, **options)
+        return PeerGroup(timeout=TIMEOUT, **options)
     except ImportError as e:
         raise UserError(str(e)) from e
 

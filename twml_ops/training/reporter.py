@@ -111,13 +111,6 @@ class Reporter:
             schema: schema of the data, with the column of times.
         """
 
-    def differs(self, text: str) -> None:
-        """One process would train something else than this cluster or these peers.
-
-        Args:
-            text: a sentence that says what.
-        """
-
     def leaks(self, leaks: Mapping[str, float], data: str) -> None:
         """The features that alone predict the label.
 

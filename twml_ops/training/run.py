@@ -18,12 +18,10 @@ from twml_ops._known_categories import KnownCategories
 from twml_ops._phases import Phases, phase
 from twml_ops.analysis import leaking_features, scoring
 from twml_ops.data import Schema, Source, TrainingParts, original_errors
-from twml_ops.peers import PeerGroup
 from twml_ops.training.checkpoints import RunCheckpoints
 from twml_ops.training.cluster import (
     START_KEY,
     check_one_label,
-    differences_of_peers,
     with_shared_batch,
 )
 from twml_ops.training.config import AUTO, FORMAT, FORMAT_KEY, RunConfig
@@ -38,7 +36,6 @@ from twml_ops.training.model import (
     with_learning_rate,
 )
 from twml_ops.training.model_options import builder_of
-from twml_ops.training.peers import PeerRunner
 from twml_ops.training.reporter import SILENT, Reporter
 from twml_ops.training.results import EpochChoice, History, Member, ModelChoice, RunResult
 from twml_ops.training.runners import MakeRunner, Runner, local_runner
@@ -75,8 +72,6 @@ def train(
     checkpoints: RunCheckpoints | None = None,
     on_model: Callable[[tf.keras.Model], object] = lambda model: None,
     stages: ClusterStages | None = None,
-    group: PeerGroup | None = None,
-    asked: RunConfig | None = None,
     command: str = "",
     phases: Phases | None = None,
     opened: OpenedData | None = None,
@@ -93,10 +88,8 @@ def train(
             written.
         on_model: called with the trained model, before it is evaluated.
         stages: the trainings of a cluster in which this process, which is connected to it, takes
-            part, if `config.cluster` is set. The process of a worker that is not the chief ends
-            with them.
-        group: the ranks of which this process is one; None: it trains without peers.
-        asked: what the user chose, where peers may train something else.
+            part. The process of a worker that is not the chief ends
+            with them, unless it becomes the chief, as a peer may.
         command: the command that repeats the run, for its facts; empty if there is none.
         phases: records the phases; None: they begin with this call.
         opened: what `open_data` has made of `config`; None: the data are opened here.
@@ -118,13 +111,11 @@ def train(
         from_objects = data is not None
         with phase("inspection of the data"):
             data, held_out, holdout = opened or _opened(config, start, data, eval)
-        if not is_worker and (group is None or group.rank == 0):
+        if not is_worker:
             reporter.columns(data)
         if config.cluster is not None:
             check_one_label(data.schema.labels)
         second = second_model(config, data.schema)
-        if group is not None:
-            config = dataclasses.replace(config, batch_size=config.fixed_batch_size)
         rate_given = config.learning_rate is not None
         if config.model != AUTO:
             config = with_defaults(config, data.schema)
@@ -147,14 +138,12 @@ def train(
         config = with_batch_size(config, sizes[0], not rate_given)
         second = second and with_batch_size(second, sizes[0], not rate_given)
         if stages is not None:
-            config = with_shared_batch(config, chosen)
-            second = second and with_shared_batch(second, chosen)
+            workers = len(stages.cluster.workers)
+            config = with_shared_batch(config, chosen, workers)
+            second = second and with_shared_batch(second, chosen, workers)
         reporter.data(data, held_out, sizes)
         if holdout == "time" and not eval_is_given:
             reporter.split_in_time(data.schema)
-        differs = None if asked is None else differences_of_peers(asked)
-        if differs is not None and group is not None and group.rank == 0:
-            reporter.differs(differs)
         with original_errors(data, held_out, *(parts or ())):
             config = with_crosses(config, parts, reporter)
             second = with_the_crosses_of(second, config)
@@ -177,7 +166,7 @@ def train(
                 parse_all(held_out, count_unknown)
             else:
                 parse_all(held_out)
-        make_runner = _runners(stages, group, parts)
+        make_runner = _runners(stages, parts)
         choices = choose(config, data, parts, logs, reporter, checkpoints, second, make_runner)
         config, choice = choices.config, choices.epochs
         with original_errors(data, held_out, *(parts or ())):
@@ -215,7 +204,6 @@ def train(
                 choices.model,
                 {"data": examined.name, "features": leaks},
                 fitted.history,
-                differs,
                 None if eval_is_given else holdout,
                 command,
                 from_objects,
@@ -228,11 +216,9 @@ def train(
         )
 
 
-def _runners(
-    stages: ClusterStages | None, group: PeerGroup | None, parts: TrainingParts | None
-) -> MakeRunner:
-    """Says where the models of a run are trained: in a cluster, with peers, or in this process."""
-    if stages is None and group is None:
+def _runners(stages: ClusterStages | None, parts: TrainingParts | None) -> MakeRunner:
+    """Says where the models of a run are trained: in a cluster, or in this process."""
+    if stages is None:
         return local_runner
 
     def make_runner(
@@ -244,13 +230,13 @@ def _runners(
         member: int = 0,
         final: bool = False,
     ) -> Runner:
-        del member  # there are no ensembles
-        if group is not None:
-            return PeerRunner(with_learning_rate(config), log_dir, reporter, checkpoints, group)
+        del log_dir, checkpoints, member  # there are no ensembles
         from twml_ops.training.cluster_runner import ClusterRunner
+        from twml_ops.training.peer_training import PeerRunner
+        from twml_ops.training.peers import PeerStages
 
-        assert stages is not None
-        return ClusterRunner(stages, config, parts, final, reporter)
+        kind = PeerRunner if isinstance(stages, PeerStages) else ClusterRunner
+        return kind(stages, with_learning_rate(config), parts, final, reporter)
 
     return make_runner
 
@@ -279,7 +265,6 @@ def training_facts(
     model_choice: ModelChoice | None,
     leaks: dict[str, Any],
     history: History,
-    differs: str | None = None,
     holdout: Holdout | None = None,
     command: str = "",
     from_objects: bool = False,
@@ -298,7 +283,6 @@ def training_facts(
         model_choice: how the model was chosen; None if it was not.
         leaks: the features that alone predict the label, and the data that showed it.
         history: the record of the training.
-        differs: what one process would train with the same command; None: the same.
         holdout: how the evaluation data were held out of the data; None: they were given.
         command: the command that repeats the run, if there is one.
         from_objects: whether the data were objects in memory, which nothing can open again.
@@ -319,7 +303,6 @@ def training_facts(
         "epoch_choice": epoch_choice and epoch_choice.facts(),
         "model_choice": model_choice and model_choice.facts(),
         "leaks": leaks,
-        "differs": differs,
         "parsed_bytes": history.parsed_bytes or None,
         "data_bytes": history.data_bytes or None,
         "speeds": history.speeds and history.speeds._asdict(),

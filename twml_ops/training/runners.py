@@ -242,12 +242,14 @@ class LocalRunner:
         history: History,
         initial_epoch: int = 0,
         computed: Computed | None = None,
+        first: Sequence[tf.keras.callbacks.Callback] = (),
     ) -> None:
         """Trains a compiled model up to a number of epochs, unless a callback ends it before.
 
-        `served` is the model before its outputs were joined.
+        `served` is the model before its outputs were joined. The callbacks `first` are called
+        before the weights are averaged.
         """
-        config, size = self._config, train.num_examples()
+        config, size = self._config, self._examples(train)
         labels = train.schema.labels
         layout = models.layout_of(served)
         steps = -(-size // config.fixed_batch_size)
@@ -262,13 +264,7 @@ class LocalRunner:
                 validation_data = weighted(validation_data, config.positive_weight)
 
         def batches(**at: Any) -> tf.data.Dataset:
-            dataset = train.dataset(
-                config.fixed_batch_size,
-                shuffle=True,
-                seed=config.seed,
-                layout="row_keys" if computed else layout,
-                **at,
-            )
+            dataset = self._batches(train, "row_keys" if computed else layout, **at)
             dataset = computed.train(dataset) if computed else dataset
             dataset = weighted(joined(dataset, labels), config.positive_weight)
             return read_ahead(dataset, model)
@@ -300,13 +296,15 @@ class LocalRunner:
             start = InputPosition(config.seed, initial_epoch)
             data = {"x": batches(position=start), "initial_epoch": initial_epoch}
             if checkpoint:
+                if checkpoint.position.epoch < initial_epoch:
+                    checkpoint.start_at(start)
                 data = checkpoint.input(model, batches)
             try:
                 model.fit(
                     **data,
                     validation_data=validation_data,
                     epochs=epochs,
-                    callbacks=[*averaging, recorder, progress, *logs, *callbacks]
+                    callbacks=[*first, *averaging, recorder, progress, *logs, *callbacks]
                     + ([checkpoint] if checkpoint else []),
                     shuffle=False,  # the dataset is shuffled already
                     verbose=0,
@@ -317,6 +315,23 @@ class LocalRunner:
         if interrupt.requested:  # in the last step or after it
             assert self._checkpoints is not None
             self._checkpoints.interrupted_after_last_step = True
+
+    def _examples(self, train: Source) -> int:
+        """The number of examples of an epoch."""
+        return train.num_examples()
+
+    def _batches(
+        self, train: Source, layout: Any, position: InputPosition, **options: Any
+    ) -> tf.data.Dataset:
+        """The batches of the training data from a position on."""
+        return train.dataset(
+            self._config.fixed_batch_size,
+            shuffle=True,
+            seed=self._config.seed,
+            layout=layout,
+            position=position,
+            **options,
+        )
 
     @staticmethod
     def _fitted(model: tf.keras.Model, joint: tf.keras.Model, history: History) -> FittedModel:

@@ -17,6 +17,7 @@ from twml_ops.training.errors import UserError
 from twml_ops.training.results import EpochChoice, FittedModel, History, Trial, TrialResult
 
 TRIALS = "trials.json"
+MEMBERS = "members"  # the folder of a `MemberStore` beside the checkpoints of a run
 
 
 class KeptTrials(NamedTuple):
@@ -109,7 +110,7 @@ _MEMBER_MODEL, _MEMBER_HISTORY = "model.keras", "history.json"
 
 
 class MemberStore:
-    """The folder `members` beside the checkpoints of a run.
+    """The folder `MEMBERS` beside the checkpoints of a run.
 
     A member is a folder with its number, which appears by a rename when all of it is written.
 
@@ -119,6 +120,14 @@ class MemberStore:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
+
+    def has(self, number: int) -> bool:
+        """Whether a member is kept.
+
+        Args:
+            number: the number of the member.
+        """
+        return (self._folder / str(number)).is_dir()
 
     @property
     def has_members(self) -> bool:

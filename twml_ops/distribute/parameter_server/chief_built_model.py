@@ -41,6 +41,8 @@ class ChiefBuiltModel:
         cluster: The cluster; None: as `TF_CONFIG` describes it.
         timeout: Limit in seconds for connecting to the servers, and for the time between two
             heartbeats of the chief while it builds the model.
+        again: Whether the chief builds the model although there is a file, which has no initial
+            values of tables.
 
     Attributes:
         name: The name of the model.
@@ -56,6 +58,7 @@ class ChiefBuiltModel:
         path: str | os.PathLike[str],
         cluster: Cluster | None = None,
         timeout: float = 120.0,
+        again: bool = False,
     ) -> None:
         cluster = Cluster.from_environment() if cluster is None else cluster
         path = str(path)
@@ -63,7 +66,7 @@ class ChiefBuiltModel:
             run_with_timeout(timeout + 5, "connecting", cluster.connect, timeout)
         without_servers = ParameterServerPlacement("", [], tf.float32, False)
         with placement.placement_scope(without_servers):
-            if cluster.is_chief and not tf.io.gfile.exists(path):
+            if cluster.is_chief and (again or not tf.io.gfile.exists(path)):
                 tf.io.gfile.makedirs(posixpath.dirname(path) or ".")
                 with heartbeat(f"{path}.beat", timeout / HEARTBEATS):
                     self._model = build()

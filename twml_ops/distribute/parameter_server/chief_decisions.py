@@ -115,8 +115,17 @@ class ChiefDecisions:
         Raises:
             ClusterError: The chief has not written a heartbeat for `timeout` seconds.
         """
-        wait_for_file(self._path(name), self._beat, self._timeout)
+        path = self._path(name)
+
+        def is_there() -> bool:
+            self.check()
+            return bool(tf.io.gfile.exists(path))
+
+        wait_for(is_there, path, self._beat, self._timeout)
         return self.get(name)
+
+    def check(self) -> None:
+        """Called again and again while a decision is waited for. It may raise an error."""
 
     def wait_for_removal(self) -> None:
         """Waits until the folder is removed, as it is at the end of a run.

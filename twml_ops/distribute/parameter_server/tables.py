@@ -227,11 +227,15 @@ class RemoteTable:
         count = len(self.shards)
         return whole[p::count] if self.by_row else tf.split(whole, count, axis=1)[p]
 
-    def initialize(self) -> None:
-        """Assigns the values that the layer's initializer draws."""
+    def initial_value(self) -> tf.Tensor:
+        """The values of the whole table that the initializer of the layer draws."""
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # Keras warns of an initializer that is called twice
-            whole = self.initializer(tuple(self.shape))
+            return self.initializer(tuple(self.shape))
+
+    def initialize(self) -> None:
+        """Assigns the values that the layer's initializer draws."""
+        whole = self.initial_value()
         self.assign(tf.cast(whole, self.dtype))
 
     def assign(self, whole: Any) -> None:
@@ -275,7 +279,8 @@ def copy_model_weights(
 
     A table of `source` that is on servers is fetched. A table of `source` may also have no values
     anywhere (see `ChiefBuiltModel`). Then a remote table of `target` takes over its initializer,
-    and a whole table of `target` gets the value in `tables`, or keeps its own if there is none.
+    and a whole table of `target` gets the value in `tables`, or what the initializer draws if there
+    is none.
 
     Args:
         source: A Keras model.
@@ -317,9 +322,12 @@ def layer_tables(layer: Any) -> list[Any]:
 def _copy_table(source: RemoteTable, target: Any, tables: Mapping[str, tf.Tensor]) -> None:
     if isinstance(target, RemoteTable):
         target.initializer = source.initializer
-    elif source.shards or source.name in tables:
-        value = source.fetch() if source.shards else tables[source.name]
-        tf_variable(target).assign(tf.cast(value, target.dtype))
+        return
+    if source.shards:
+        value = source.fetch()
+    else:
+        value = tables[source.name] if source.name in tables else source.initial_value()
+    tf_variable(target).assign(tf.cast(value, target.dtype))
 
 
 def _layers(model: Any) -> list[Any]:

@@ -1,0 +1,217 @@
+"""A training in which all workers of a cluster take part, and the part of a worker in it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+
+from twml_ops import models
+from twml_ops.checkpoint.facts import FACTS
+from twml_ops.data import InputPosition, Source
+from twml_ops.distribute import (
+    ChiefBuiltModel,
+    HybridTrainer,
+    exit_on_cluster_error,
+)
+from twml_ops.distribute.parameter_server.checkpoint import manager_of
+from twml_ops.training.cluster import (
+    WorkerData,
+    checkpoint_dir,
+    cluster_options,
+    steps_of_epoch,
+    worker_batches,
+    worker_data,
+)
+from twml_ops.training.cluster_checkpoints import START, cluster_facts
+from twml_ops.training.config import RunConfig
+from twml_ops.training.labels import weighted
+from twml_ops.training.model import make_optimizer
+from twml_ops.training.results import History
+
+OnStep = Callable[[int, Any], None]
+
+
+class Stage(NamedTuple):
+    """A training in which all workers take part.
+
+    Attributes:
+        config: its configuration.
+        part: "fit": the training data without the validation data; "all": all training data.
+        epochs: the most epochs.
+        final: whether it trains the model of the run.
+    """
+
+    config: RunConfig
+    part: str
+    epochs: int
+    final: bool
+
+    def to_json(self) -> dict[str, Any]:
+        """The attributes as values that JSON can hold."""
+        return {**self._asdict(), "config": self.config.to_json()}
+
+    @classmethod
+    def from_json(cls, values: dict[str, Any]) -> Stage:
+        """What `to_json` returned."""
+        return cls(**{**values, "config": RunConfig.from_json(values["config"])})
+
+
+class StageTraining:
+    """The part of this process in the training of a stage.
+
+    Args:
+        stages: the stages of the run, `ClusterStages`.
+        number: the number of the stage.
+        stage: what it trains.
+        model: its model.
+        train: its data.
+        resume: whether checkpoints of another start of the cluster may be continued.
+
+    Attributes:
+        epochs: the most epochs.
+        steps: steps of an epoch.
+        step_examples: examples of a step of all workers together.
+    """
+
+    def __init__(
+        self,
+        stages: Any,
+        number: int,
+        stage: Stage,
+        model: ChiefBuiltModel,
+        train: Source,
+        resume: bool,
+    ) -> None:
+        self._stages, self._stage, self._model, self._source = stages, stage, model, train
+        config, cluster = stage.config, stages.cluster
+        self.steps, self.step_examples = steps_of_epoch(train, config)
+        self.epochs = stage.epochs
+        self._data: WorkerData | None = None
+        self._facts = {
+            **cluster_facts(stages.asked),
+            "stage": number,
+            "epoch_steps": self.steps,
+            "step_examples": self.step_examples,
+            "examples": train.num_examples(),
+        }
+        self._may_differ = (START,) if resume else ()
+        self._cluster = cluster
+        self._trainer: HybridTrainer | None = None
+
+    @property
+    def trainer(self) -> HybridTrainer:
+        """The trainer, which is made when it is needed first."""
+        if self._trainer is None:
+            config = self._stage.config
+            folder = checkpoint_dir(self._stages.out)
+            if self._cluster.is_chief:
+                self._remove_other_stages(folder)
+            assert config.learning_rate is not None
+            self._trainer = HybridTrainer(
+                self._model,
+                make_optimizer(config.optimizer, config.learning_rate),
+                "binary_crossentropy",
+                cluster=self._cluster,
+                checkpoint_dir=folder,
+                checkpoint_policy=config.checkpoint_policy,
+                checkpoint_facts=self._facts,
+                facts_may_differ=self._may_differ,
+                **cluster_options(config).trainer_arguments(),
+            )
+        return self._trainer
+
+    def _remove_other_stages(self, folder: Path) -> None:
+        """Removes the checkpoints of the stages before, which nothing needs any more."""
+        manager = manager_of(folder)
+        newest = manager.latest()
+        if (
+            newest is not None
+            and newest.manifest.values[FACTS].get("stage") != (self._facts["stage"])
+        ):
+            manager.remove_all()
+
+    def dataset(self, context: tf.distribute.InputContext, first_batch: int) -> tf.data.Dataset:
+        """The batches of a worker, from one of all its batches on."""
+        config = self._stage.config
+
+        def batches(part: Source, position: InputPosition) -> tf.data.Dataset:
+            dataset = part.dataset(
+                config.fixed_batch_size,
+                shuffle=True,
+                seed=config.seed,
+                layout=models.layout_of(self._model),
+                position=position,
+            )
+            return weighted(dataset, config.positive_weight)
+
+        if self._data is None:
+            index, count = context.input_pipeline_id, context.num_input_pipelines
+            self._data = worker_data(self._source, index, count)
+        return worker_batches(
+            self._data,
+            batches,
+            seed=config.seed,
+            batch_size=config.fixed_batch_size,
+            first_batch=first_batch,
+        )
+
+    def joined(self) -> HybridTrainer:
+        """The trainer, after it has joined the run, whose values are on the servers."""
+        if self.trainer.model is None:
+            context = tf.distribute.InputContext(len(self._cluster.workers), self._cluster.index)
+            batch = next(iter(self.dataset(context, 0)))
+            self.trainer.build(batch)
+        return self.trainer
+
+    def run_epoch(self, epoch: int, on_step: OnStep | None = None) -> None:
+        """Trains up to the end of an epoch, and waits on the chief until all workers have.
+
+        Args:
+            epoch: its number, from 1.
+            on_step: see `HybridTrainer.fit`.
+        """
+        end = epoch * self.steps
+        # An asynchronous worker does about its share of the steps of all.
+        self.trainer.fit(self.dataset, end, on_step, begin=0, save_last=False)
+        self.trainer.wait_for_workers(end)
+
+    def end(self, epochs: int) -> None:
+        """Ends the part of this worker in the model of the run: tells how much it has parsed.
+
+        Args:
+            epochs: the number of epochs that were trained.
+        """
+        data = self._data
+        if data is None:
+            return
+        history = History(
+            parsed_bytes=self._source.parsed_bytes, data_bytes=self._source.num_bytes()
+        )
+        self._stages.reporter.parsed(
+            history,
+            (data.index, data.count),
+            is_whole=data.is_whole,
+            is_chief=self._cluster.is_chief,
+        )
+
+    @property
+    def weights(self) -> list[Any]:
+        """The tables, and the dense weights where they are."""
+        state = self.joined().state
+        shared = {id(s.local): s.remote for s in state.shared_variables}
+        return [*state.tables, *(shared.get(id(v), v) for v in state.dense_weights)]
+
+    def finish(self) -> None:
+        """Ends the use of the servers; see `HybridTrainer.finish`."""
+        if self._trainer is not None:
+            self._trainer.finish()
+
+    def release(self) -> None:
+        """Removes the values of the stage from the servers."""
+        if self._trainer is not None:
+            with exit_on_cluster_error():
+                self._trainer.release()
+            self._trainer = None
