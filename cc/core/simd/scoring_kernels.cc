@@ -331,12 +331,11 @@ void SumInt8Rows(const int8_t* table, const float* scale, int64_t dim, const int
 }
 
 // Returns the factor of the codes of a row, and adds what its items begin with to `offsets`.
-template <bool kRoundedOnce>
 inline float AddOffset(const uint8_t* row, float value, float* offsets) {
   float scale, offset;
   __builtin_memcpy(&scale, row, sizeof(scale));
   __builtin_memcpy(&offset, row + sizeof(scale), sizeof(offset));
-  *offsets = kRoundedOnce ? MulAdd(value, offset, *offsets) : *offsets + value * offset;
+  *offsets = MulAdd(value, offset, *offsets);
   return value * scale;
 }
 
@@ -354,8 +353,6 @@ __attribute__((always_inline)) inline void SumCodesBlock(const uint8_t* rows, in
                                                          const float* values, int64_t n, float* out,
                                                          float* high) {
   constexpr int64_t kAhead = 12;
-  // The widest block of 4 bits rounds its offsets twice. It always has, and scores keep their bits.
-  constexpr bool kRoundedOnce = kBits == 8 || kVecs < 4;
   Vec sums[kVecs] = {}, high_sums[kVecs] = {};
   float offsets = 0;
   for (int64_t k = 0; k < n; ++k) {
@@ -366,7 +363,7 @@ __attribute__((always_inline)) inline void SumCodesBlock(const uint8_t* rows, in
     }
     const uint8_t* const row = rows + ids[k] * row_bytes;
     const float value = values == nullptr ? 1.0f : values[k];
-    const float factor = AddOffset<kRoundedOnce>(row, value, &offsets);
+    const float factor = AddOffset(row, value, &offsets);
     const uint8_t* const codes = row + kQuantizedRowHead + at;
 #pragma GCC unroll 8
     for (int v = 0; v < kVecs; ++v) {
@@ -402,7 +399,7 @@ void SumCodesNarrow(const uint8_t* rows, int64_t row_bytes, int64_t at, int64_t 
   for (int64_t k = 0; k < n; ++k) {
     const uint8_t* const row = rows + ids[k] * row_bytes;
     const float value = values == nullptr ? 1.0f : values[k];
-    const float factor = AddOffset<true>(row, value, &offsets);
+    const float factor = AddOffset(row, value, &offsets);
     const uint8_t* const codes = row + kQuantizedRowHead + at;
     for (int64_t i = 0; i < width; ++i) {
       const float low = static_cast<float>(kBits == 8 ? codes[i] : codes[i] & 15);
