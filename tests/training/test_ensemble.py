@@ -126,7 +126,7 @@ def test_ensembles_of_successive_seeds_have_no_member_in_common():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"ensemble": 2}, "--ensemble: a cluster trains one model"),
+        ({"from_run": "b"}, "--from: the tables of a cluster begin with new weights"),
         ({"model": "auto"}, "--model auto: a cluster trains one model"),
     ],
 )
