@@ -119,6 +119,7 @@ INCLUDED = {
     "cuda_runtime.h": "CUDA runtime",
     "pybind11": "pybind11",
     "tensorflow": "TensorFlow",
+    "thrust": "Thrust",
     "xla": "TensorFlow with tsl and xla",
 }
 
