@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import statistics
 from collections.abc import Mapping, Sequence
@@ -10,8 +11,9 @@ from typing import Any
 
 from benchmarks import tables
 from benchmarks.published.task import TRIAL
-from benchmarks.quality.page import difference
+from benchmarks.quality.page import difference_text
 
+_difference = functools.partial(difference_text, digits=4)
 _TITLES = {
     "entropy": "normalized entropy, test",
     "epochs": "epochs",
@@ -69,7 +71,13 @@ def _section(
     rows = []
     for contender in order:
         found = contenders[contender]
-        rows.append([contender, *(_cell(found, name) for name in names), _difference(found, best)])
+        rows.append(
+            [
+                contender,
+                *(_cell(found, name) for name in names),
+                _difference(found, best, "entropy"),
+            ]
+        )
     header = ["", *(_TITLES[name] for name in names), "− lowest, 95 % interval"]
     claim = claims[key.partition(" on ")[0]]
     passes = "1 epoch" if about["epochs"] == 1 else f"{about['epochs']} epochs at most"
@@ -104,12 +112,3 @@ def _cell(by_seed: Mapping[str, Mapping[str, float]], metric: str) -> str:
         )
     mean = statistics.fmean(values)
     return f"{mean:,.0f}" if metric == "bytes" else f"{mean:.4g}"
-
-
-def _difference(ours: Any, best: Any, metric: str = "entropy") -> str:
-    if ours is best:
-        return ""
-    found = difference(ours, best, metric)
-    if math.isnan(found.low):
-        return f"{found.mean:+.4f} (one seed)"
-    return f"{found.mean:+.4f} ({found.low:+.4f} to {found.high:+.4f})"

@@ -43,14 +43,14 @@ def difference(ours: Runs, peer: Runs, metric: str) -> Interval:
     return Interval(mean, mean - half, mean + half)
 
 
-def difference_text(ours: Runs, peer: Runs, metric: str) -> str:
+def difference_text(ours: Runs, peer: Runs, metric: str, digits: int = 5) -> str:
     """The `difference` as text: empty of a contender to itself, without an interval of one seed."""
     if ours is peer:
         return ""
     found = difference(ours, peer, metric)
     if math.isnan(found.low):
-        return f"{found.mean:+.5f} (one seed)"
-    return f"{found.mean:+.5f} ({found.low:+.5f} to {found.high:+.5f})"
+        return f"{found.mean:+.{digits}f} (one seed)"
+    return f"{found.mean:+.{digits}f} ({found.low:+.{digits}f} to {found.high:+.{digits}f})"
 
 
 def best_peer(runs: Mapping[str, Runs], metric: str) -> str | None:
