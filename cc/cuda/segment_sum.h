@@ -42,7 +42,8 @@ struct LongSegments {
     int64_t segment;
     int32_t first_piece, num_pieces;
   };
-  // These are zero at first. Invalid splits can ask for more than 2^31 pieces.
+  // PlanLongSegments sets these three arrays to zero. The counts have 64 bits, because invalid
+  // splits can ask for more than 2^31 pieces.
   unsigned long long* counts;  // [2]: the number of segments and of pieces
   unsigned long long* done;    // [max_pieces]: how many sums of each segment are done
   int32_t* piece_owners;       // [max_pieces]: the position in `segments`, plus 1
@@ -190,8 +191,8 @@ __device__ float SumColumn(const Product<W, Id>& p, int64_t column, Range range)
   return sum;
 }
 
-// The sum of the entries of a range. All lanes of the tile ask for their columns together. They
-// read the rows of kAhead entries before they add the first one.
+// The sum of the entries of a range. All lanes of the tile must call it together. A lane reads the
+// rows of kAhead entries before it adds the first one.
 template <int kAhead, class W, class Id>
 struct RangeSum {
   const Product<W, Id>& product;
@@ -228,16 +229,16 @@ struct PiecesSum {
   }
 };
 
-// What is done with the sum of a segment: consume(tile, row, sum, dim), where row is
-// consume.RowOf(segment), and sum is a RangeSum or a PiecesSum. A type says how many entries are
-// read ahead, and how many blocks a multiprocessor must be able to run at once, which limits the
-// registers. This one writes to a row of a matrix.
+// A consumer of sums: a kernel calls consume(tile, row, sum, dim) for each segment, where row is
+// consume.TargetRow(segment), and sum is a RangeSum or a PiecesSum. Its kAhead is the number of
+// entries that are read ahead, and its kBlocks the number of blocks that a multiprocessor must be
+// able to run at once, which limits the registers. This consumer writes the rows of a matrix.
 template <int kVec>
 struct StoreRows {
   static constexpr int kAhead = 8, kBlocks = 4;
   float* out;
 
-  __device__ int64_t RowOf(int64_t segment) const { return segment; }
+  __device__ int64_t TargetRow(int64_t segment) const { return segment; }
 
   template <class Sum>
   __device__ void operator()(const Tile& tile, int64_t row, const Sum& sum, int64_t dim) const {
@@ -283,7 +284,7 @@ __global__ void __launch_bounds__(kThreads, Consume::kBlocks)
   const auto read = [&](int64_t segment, Range* entries, int64_t* target) {
     if (segment >= n) return;
     *entries = EntriesOf(p.splits, segment, p.num_entries);
-    *target = consume.RowOf(segment);
+    *target = consume.TargetRow(segment);
   };
   read(s, &range, &row);
   for (; s < n; s += tile.Count(), range = next, row = next_row) {
@@ -340,7 +341,7 @@ __global__ void __launch_bounds__(kThreads) SumLongSegments(const Launch<W, Id, 
     const PiecesSum pieces = {p.longs.sums + segment.first_piece * p.dim, segment.num_pieces,
                               p.dim};
     if (warp.lane < tile.width) {
-      consume(tile, consume.RowOf(segment.segment), pieces, p.dim);
+      consume(tile, consume.TargetRow(segment.segment), pieces, p.dim);
     }
     __syncwarp();
   }

@@ -74,7 +74,7 @@ struct UpdateRows {
   int64_t table_rows;
   TwmlCudaRule rule;
 
-  __device__ int64_t RowOf(int64_t group) const { return ids[group]; }
+  __device__ int64_t TargetRow(int64_t group) const { return ids[group]; }
 
   template <class Sum>
   __device__ void operator()(const Tile& tile, int64_t id, const Sum& sum, int64_t dim) const {

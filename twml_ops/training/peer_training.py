@@ -239,7 +239,7 @@ class PeerTraining(LocalRunner):
 
 
 class _Bars(Reporter):
-    """Is told of the progress of an epoch. Its end is told by the runner, after the evaluation."""
+    """Shows the progress of an epoch. The runner reports the epoch after the evaluation."""
 
     def __init__(self, reporter: Reporter, epochs: int) -> None:
         self._reporter, self._epochs = reporter, epochs

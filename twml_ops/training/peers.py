@@ -267,8 +267,10 @@ class PeerCheckpoints(RunCheckpoints):
         group.epoch = stages.epochs_before(self._newest_stage) + epoch
 
     def take_root(self, stage: int) -> int:
-        """The rank whose weights all ranks get when they begin to train: that of the newest
-        checkpoint, if it is of the stage; otherwise, and later, the first one.
+        """Returns the rank that sends its weights to all others when a training begins.
+
+        The first call for the stage of the newest checkpoint returns the rank that has this
+        checkpoint. All other calls return rank 0.
 
         Args:
             stage: the number of the stage.
