@@ -254,6 +254,14 @@ def test_a_folder_whose_checkpoints_are_all_damaged_is_not_one_without_checkpoin
             manager.newest_intact()
 
 
+def test_json_that_is_no_manifest_is_an_error_that_names_it(tmp_path):
+    path = saved(tmp_path)
+    for text in ("{}", "[]", "null", "[" * 100_000 + "]" * 100_000):
+        (path / "manifest.json").write_text(text)
+        with pytest.raises(CheckpointError, match="manifest.json: is no manifest of a checkpoint"):
+            CheckpointManager(path.parent).newest_intact()
+
+
 def test_a_checkpoint_whose_base_is_damaged_is_damaged(tmp_path):
     for step in (0, 1, 2):
         with CheckpointWriter(tmp_path / f"ckpt-{step:08d}-step-{step}") as writer:

@@ -14,8 +14,11 @@ from tests.pairwise import on_both
 from tests.trained_runs import write_criteo, write_libsvm
 from twml_ops import models, ops
 from twml_ops.cli import main
+from twml_ops.cli.info import run_info
 from twml_ops.core import Scorer
 from twml_ops.report.run_files import write_saved_model
+from twml_ops.training.errors import UserError
+from twml_ops.training.run_folder import METRICS_FILE, RUN_FILE
 from twml_ops.training.trained_run import TrainedRun
 
 pytestmark = pytest.mark.usefixtures("bare_runs")
@@ -97,6 +100,38 @@ def test_info_shows_the_run_and_the_installation(libsvm_run, capsys):
     out = capsys.readouterr().out
     assert tf.__version__ in out
     assert "lazy_adam" in out
+
+
+def damaged_jsons(whole):
+    """Texts of a JSON file without each of its entries, and with other values in its place."""
+    yield from ("", "{", "[]", "null", "[" * 100_000, json.dumps({"a": 1})[:-1], "\x00")
+    for name, value in whole.items():
+        yield json.dumps({k: v for k, v in whole.items() if k != name})
+        for other in (None, 7, "x", [], [None], {}, {"x": None}, [[1]], {"trials": [{}]}):
+            yield json.dumps({**whole, name: other})
+        if isinstance(value, dict):
+            for inner in value:
+                yield json.dumps({**whole, name: {**value, inner: None}})
+                yield json.dumps({**whole, name: {k: v for k, v in value.items() if k != inner}})
+
+
+@pytest.mark.one_tf
+@pytest.mark.parametrize("file", [RUN_FILE, METRICS_FILE])
+def test_a_damaged_file_of_a_run_is_an_error_that_names_it(libsvm_run, tmp_path, file):
+    for name in (RUN_FILE, METRICS_FILE):
+        (tmp_path / name).write_bytes((libsvm_run / name).read_bytes())
+    known = json.loads((libsvm_run / file).read_text())
+    whole = {"members": None, "model_choice": None, "cluster": None, "labels": {}, **known}
+    errors = []
+    for text in damaged_jsons(whole):
+        (tmp_path / file).write_text(text)
+        for read in (run_info, TrainedRun):
+            try:
+                read(tmp_path)
+            except UserError as e:
+                errors.append(str(e))
+    assert len(errors) > 10
+    assert all(file in error for error in errors)
 
 
 @pytest.mark.one_tf

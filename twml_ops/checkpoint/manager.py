@@ -505,6 +505,8 @@ def _is_incomplete(path: Location) -> bool:
         json.loads(read_bytes(path / MANIFEST))
     except (OSError, ValueError):
         return True
+    except RecursionError:  # JSON that is nested too deeply for a manifest
+        return False
     return False
 
 

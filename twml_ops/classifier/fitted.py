@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import re
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -103,7 +102,13 @@ class Fitted:
         """
         from twml_ops._known_categories import KnownCategories
         from twml_ops.training.drift import Statistics
-        from twml_ops.training.run_folder import METRICS_FILE, REPORT_FILE
+        from twml_ops.training.run_folder import (
+            METRICS_FILE,
+            REPORT_FILE,
+            RUN_FILE,
+            damage_is_reported,
+            read_json,
+        )
         from twml_ops.training.trained_run import TrainedRun
 
         run = TrainedRun(folder)
@@ -112,16 +117,20 @@ class Fitted:
             raise UserError(f"{folder}: a Classifier has one label, this run has {names}")
         features = run.schema.without_labels().columns
         default = {"classes": [0, 1], "columns": list(features), "named": True}
-        own = run.facts.get(FACTS, default)
-        classes = own["classes"]
-        is_text = isinstance(classes[0], str)
+        with damage_is_reported(folder / RUN_FILE):
+            own = run.facts.get(FACTS, default)
+            columns, named = list(own["columns"]), bool(own["named"])
+            classes = list(own["classes"])
+            is_text = isinstance(classes[0], str)
+            if len(classes) != 2:
+                raise ValueError(f"expected two classes, got {len(classes)}")
         return cls(
             run.model,
             run.facts,
-            own["columns"],
-            own["named"],
+            columns,
+            named,
             np.array(classes, object if is_text else None),
-            json.loads((folder / METRICS_FILE).read_text()),
+            read_json(folder / METRICS_FILE),
             KnownCategories.load(folder),
             Statistics.load(folder),
             report=(folder / REPORT_FILE).read_text(encoding="utf-8"),

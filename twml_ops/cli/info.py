@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import inspect
-import json
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -71,13 +70,37 @@ def model_info(model: str) -> dict[str, str]:
 
 
 def run_info(folder: Path) -> dict[str, str]:
-    """The facts and the metrics of a finished run, by the names that are printed."""
+    """The facts and the metrics of a finished run, by the names that are printed.
+
+    Raises:
+        UserError: the folder is not a finished run, or a file of it is damaged.
+    """
+    from twml_ops.training.run_folder import (
+        METRICS_FILE,
+        RUN_FILE,
+        damage_is_reported,
+        read_json,
+        read_run,
+    )
+
+    with damage_is_reported(folder / RUN_FILE):
+        shown = _shown_facts(read_run(folder))
+    with damage_is_reported(folder / METRICS_FILE):
+        metrics = read_json(folder / METRICS_FILE)
+        by_label = metrics.pop("labels", {})
+        metrics |= {
+            f"{label} {k}": v for label, of_label in by_label.items() for k, v in of_label.items()
+        }
+    shown |= metrics
+    return {k.replace("_", " "): str(v) for k, v in shown.items() if v not in (None, "", 0, {})}
+
+
+def _shown_facts(facts: dict[str, Any]) -> dict[str, Any]:
+    """The content of run.json, without what is too long to be printed."""
     from twml_ops.report.tables import trial_line
     from twml_ops.training.config import FORMAT_KEY
     from twml_ops.training.results import Trial
-    from twml_ops.training.run_folder import METRICS_FILE, read_run
 
-    facts = read_run(folder)
     facts.pop(FORMAT_KEY)
     versions = ", ".join(f"{k} {v}" for k, v in facts.pop("versions").items())
     features = {
@@ -95,13 +118,7 @@ def run_info(folder: Path) -> dict[str, str]:
     nested |= {f"member {i}": f"seed {m['seed']}" for i, m in enumerate(members)}
     trials = (facts.pop("model_choice", None) or {}).get("trials", [])
     nested |= {f"trial {i}": trial_line(Trial.from_facts(t)) for i, t in enumerate(trials, 1)}
-    metrics = json.loads((folder / METRICS_FILE).read_text())
-    by_label = metrics.pop("labels", {})
-    metrics |= {
-        f"{label} {k}": v for label, of_label in by_label.items() for k, v in of_label.items()
-    }
-    shown = {**facts, **options, **nested, **features, "versions": versions, **metrics}
-    return {k.replace("_", " "): str(v) for k, v in shown.items() if v not in (None, "", 0, {})}
+    return {**facts, **options, **nested, **features, "versions": versions}
 
 
 def installation() -> dict[str, str]:

@@ -35,8 +35,8 @@ FILES_KEY = "files"
 def is_run(folder: Path) -> bool:
     """Whether `folder` is a finished run: run.json, the last file written, is valid."""
     try:
-        return bool(json.loads((folder / RUN_FILE).read_text())[FORMAT_KEY] == FORMAT)
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return bool(read_json(folder / RUN_FILE).get(FORMAT_KEY) == FORMAT)
+    except UserError:
         return False
 
 
@@ -50,8 +50,35 @@ def read_run(folder: Path) -> dict[str, Any]:
         raise UserError(f"{folder}: no such folder")
     if not is_run(folder):
         raise UserError(f"{folder}: not a finished run of twml-ops train (no valid {RUN_FILE})")
-    run: dict[str, Any] = json.loads((folder / RUN_FILE).read_text())
-    return run
+    return read_json(folder / RUN_FILE)
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The object in a JSON file of a run.
+
+    Raises:
+        UserError: the file cannot be read or has no JSON object.
+    """
+    with damage_is_reported(path):
+        value = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(value, dict):
+            raise ValueError(f"expected an object, got {type(value).__name__}")
+    return value
+
+
+@contextlib.contextmanager
+def damage_is_reported(path: Path) -> Iterator[None]:
+    """Raises a `UserError` that names the file `path` if the block finds its content damaged."""
+    try:
+        yield
+    except UserError:
+        raise
+    except KeyError as e:
+        raise UserError(f"{path}: is damaged: there is no {e}") from e
+    except OSError as e:
+        raise UserError(f"{path}: cannot be read: {e.strerror}") from e
+    except (ValueError, TypeError, AttributeError, IndexError, RecursionError) as e:
+        raise UserError(f"{path}: is damaged: {e}") from e
 
 
 def write_json(path: Path, value: dict[str, Any]) -> None:
@@ -63,7 +90,7 @@ def written_files(folder: Path) -> Collection[str] | None:
     """The files that a finished run consists of, by relative path; None: it is no finished run."""
     if not is_run(folder):
         return None
-    found = json.loads((folder / RUN_FILE).read_text()).get(FILES_KEY)
+    found = read_json(folder / RUN_FILE).get(FILES_KEY)
     known = {RUN_FILE, *map(str, found if isinstance(found, list) else ())}
     return [name for name in _publish.files_in(folder) if _stable(name) in known]
 
@@ -111,7 +138,7 @@ def new_folder(
     ):
         yield folder
         if is_run(folder):
-            run = json.loads((folder / RUN_FILE).read_text())
+            run = read_json(folder / RUN_FILE)
             files = sorted({_stable(name) for name in _publish.files_in(folder)})
             write_json(folder / RUN_FILE, {**run, FILES_KEY: files})
 

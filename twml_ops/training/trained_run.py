@@ -23,7 +23,13 @@ from twml_ops.data import Schema, Source, open_source
 from twml_ops.training.config import RunConfig
 from twml_ops.training.errors import UserError
 from twml_ops.training.model_options import builder_of, path_of
-from twml_ops.training.run_folder import MODEL_FILE, SLOTS, read_run
+from twml_ops.training.run_folder import (
+    MODEL_FILE,
+    RUN_FILE,
+    SLOTS,
+    damage_is_reported,
+    read_run,
+)
 from twml_ops.training.sources import LARGE_BATCH_SIZE, Holdout, open_pair
 
 CUSTOM = (
@@ -44,13 +50,16 @@ class TrainedRun:
         schema: the features of the model.
 
     Raises:
-        UserError: the folder is not a finished run.
+        UserError: the folder is not a finished run, or its run.json is damaged.
     """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self.facts: dict[str, Any] = read_run(folder)
-        self.schema = Schema.from_dict(self.facts["schema"])
+        with damage_is_reported(folder / RUN_FILE):
+            self.schema = Schema.from_dict(self.facts["schema"])
+            self._model = str(self.facts["model"])
+            self._keras = self.facts["versions"]["keras"]
 
     @cached_property
     def model(self) -> tf.keras.Model:
@@ -60,15 +69,14 @@ class TrainedRun:
             UserError: the file cannot be read.
         """
         path = self._folder / MODEL_FILE
-        file = path_of(self.facts["model"])
+        file = path_of(self._model)
         if file is not None and file.exists():
-            builder_of(self.facts["model"])  # registers the classes of a model of the user
+            builder_of(self._model)  # registers the classes of a model of the user
         try:
             return tf.keras.models.load_model(str(path), compile=False)
         except (OSError, ValueError, TypeError) as e:
-            made = self.facts["versions"]["keras"]
             raise UserError(
-                f"{path}: cannot be read by Keras {_keras.VERSION} (written by {made}): {e}"
+                f"{path}: cannot be read by Keras {_keras.VERSION} (written by {self._keras}): {e}"
             ) from e
 
     @property
