@@ -41,12 +41,12 @@ def check_cluster(config: RunConfig, *, peers: bool = False) -> None:
         raise UserError(
             "--checkpoint-bits, --checkpoint-slot-bits: checkpoints of a cluster are not quantized"
         )
-    if config.from_run is not None:  # the chief builds models without the values of their tables
-        raise UserError(
-            "--from: the tables of a cluster begin with new weights; go on with the training of a "
-            "run in one process"
-        )
     if not peers:
+        if config.from_run is not None:  # the chief builds models without the values of tables
+            raise UserError(
+                "--from: the tables of a cluster begin with new weights; go on with the training "
+                "of a run in one process, or with peers"
+            )
         check_slots(config)
         check_storage(config)
     elif config.storage is not None:
