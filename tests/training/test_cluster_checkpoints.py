@@ -157,7 +157,6 @@ def test_a_run_without_a_checkpoint_yet_is_known_by_its_stages(tmp_path, start):
     ("options", "refused"),
     [
         ({"model": "auto"}, "--model auto"),
-        ({"from_run": "run"}, "--from"),
         ({"storage": "folder"}, "--storage"),
     ],
 )

@@ -4,8 +4,16 @@ import json
 
 import pytest
 
+from twml_ops.cli import main
 from twml_ops.cli.configure import configure
-from twml_ops.training.config import DEFAULT, FORMAT, FORMAT_KEY, ClusterOptions, RunConfig
+from twml_ops.training.config import (
+    DEFAULT,
+    FORMAT,
+    FORMAT_KEY,
+    PEER_OPTIONS,
+    ClusterOptions,
+    RunConfig,
+)
 from twml_ops.training.errors import UserError
 
 
@@ -20,9 +28,9 @@ def write(tmp_path):
 
 
 def test_without_a_file_the_options_and_the_defaults_count():
-    given = {"data": "flights", "eval_": "x", "model": "dcn", "mode": "sync"}
+    given = {"data": "flights", "eval_": "x", "model": "dcn", "mode": "sync", "checkpoint_keep": 5}
     config = configure(None, given, ["units=8"])
-    options, of_cluster = {"units": 8}, ClusterOptions(mode="sync")
+    options, of_cluster = {"units": 8}, ClusterOptions(mode="sync", checkpoint_keep=5)
     assert config == RunConfig("flights", "x", "dcn", model_options=options, cluster=of_cluster)
     assert configure(None, {"data": "flights"}, []).model == DEFAULT
 
@@ -86,3 +94,23 @@ def test_wrong_files_are_errors_of_the_user(tmp_path, text, message):
 def test_a_missing_file_is_an_error_of_the_user(tmp_path):
     with pytest.raises(UserError, match="No such file"):
         configure(tmp_path / "c.json", {}, [])
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("--mode", "sync"),
+        ("--partition-axis", "row"),
+        ("--wire-dtype", "bfloat16"),
+        ("--exchange-every", "4"),
+        ("--steps-per-execution", "4"),
+        ("--timeout", "60"),
+    ],
+)
+def test_peers_refuse_the_options_of_servers(option, value, tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv(PEER_OPTIONS, "{}")
+    words = ["train", "--data", "flights", "--out", str(tmp_path / "run"), option, value]
+    with pytest.raises(SystemExit):
+        main(words)
+    assert f"{option}: is an option of parameter servers" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []

@@ -128,6 +128,8 @@ def test_ensembles_of_successive_seeds_have_no_member_in_common():
     [
         ({"from_run": "b"}, "--from: the tables of a cluster begin with new weights"),
         ({"model": "auto"}, "--model auto: a cluster trains one model"),
+        ({"save_slots": True}, "--save-slots: a cluster does not save the slots"),
+        ({"storage": "files"}, "--storage: the tables of a cluster are in the memory"),
     ],
 )
 def test_every_process_of_a_cluster_refuses_what_it_cannot_train(

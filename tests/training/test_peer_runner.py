@@ -83,6 +83,71 @@ def test_one_peer_trains_the_weights_of_one_process_bit_for_bit(tmp_path, member
     assert sorted(p.name for p in tmp_path.iterdir()) == ["alone", "peer", "x.csv"]
 
 
+def test_a_peer_goes_on_with_a_run_as_one_process_does_bit_for_bit(tmp_path):
+    """With its weights, the slots of its optimizer, and rows for new categories."""
+    old, new = (write_clicks(tmp_path / name) for name in ("old.csv", "new.csv"))
+    path = tmp_path / "new.csv"
+    head, *lines = path.read_text().splitlines()
+    path.write_text("\n".join([head, *(line.replace("a1", "new") for line in lines), ""]))
+    model = ["--model", "dcn", "--set", "trees=false", "--set", "dropout=0"]
+    model += ["--set", "embedding_dropout=0", "--epochs", "1", "--save-slots"]
+    go_on = ["--from", str(tmp_path / "old"), "--validation", "random", "--max-epochs", "2"]
+    for name, data, options, environment in (
+        ("old", old, model, {}),
+        ("alone", new, go_on, {}),
+        ("peer", new, go_on, {PEER_OPTIONS: "{}"}),
+    ):
+        words = ["-m", "twml_ops.cli", "train", "--data", data, "--batch-size", "16", *options]
+        done = forked.run(
+            [*words, "--out", str(tmp_path / name)],
+            env={**os.environ, **environment},
+            capture_output=True,
+            text=True,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+    before, want, got = (
+        [np.asarray(w) for w in TrainedRun(tmp_path / name).model.weights]
+        for name in ("old", "alone", "peer")
+    )
+    assert [w.shape for w in want] != [w.shape for w in before]  # new categories have rows
+    for each, other in zip(got, want, strict=True):
+        np.testing.assert_array_equal(each, other)
+    (ours, _), (theirs, _) = (facts_of(tmp_path / name) for name in ("peer", "alone"))
+    assert ours["epoch_choice"] == theirs["epoch_choice"]
+
+
+@pytest.mark.slow
+def test_all_peers_begin_with_the_weights_of_the_run_that_they_go_on_with(tmp_path):
+    """Also the one that takes the place of a rank that is killed. A small learning rate shows it:
+    the average would otherwise be far from these weights.
+    """
+    killed = []
+    words = ["train", "--data", write_clicks(tmp_path / "x.csv"), "--batch-size", "16"]
+    words += ["--epochs", "4", "--out"]
+    model = ["--model", "dcn", "--set", "trees=false"]
+
+    def kill(process, line):
+        if line.startswith("epoch ") and not killed:
+            (mpirun,) = children_of(process.pid)
+            killed.append(children_of(mpirun)[0])
+            os.kill(killed[0], signal.SIGKILL)
+
+    done = forked.run(
+        ["-m", "twml_ops.cli", *words, str(tmp_path / "old"), *model],
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    go_on = ["--from", str(tmp_path / "old"), "--learning-rate", "1e-7"]
+    words += [str(tmp_path / "new"), *go_on, "--checkpoint-every", "5"]
+    status, output = launch("--peers", "2", "--", *words, on_line=kill)
+    assert status == 0, output
+    assert killed
+    old, new = (TrainedRun(tmp_path / name).model.trainable_weights for name in ("old", "new"))
+    for before, after in zip(old, new, strict=True):
+        np.testing.assert_allclose(np.asarray(after), np.asarray(before), rtol=0, atol=1e-3)
+
+
 def test_killed_ranks_continue_from_their_checkpoints_and_a_survivor_becomes_the_chief(tmp_path):
     """Both ranks are killed in early stopping, after two of three epochs, and the chief again in
     the refit, in which a new process takes the place of the lost one.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from pathlib import Path
 from typing import Annotated, Any
@@ -93,7 +94,7 @@ def train(
             help="Name of the model (`twml-ops info` lists them), FILE.py:FUNCTION of a function "
             "`build(schema, dataset, *, ...)` that returns a Keras model, or auto: try several "
             "models and options, and take those with the lowest validation loss. By default dcn; "
-            "sparse_mlp in a cluster and for nothing but more than 256 raw sparse features.",
+            "sparse_mlp for nothing but more than 256 raw sparse features.",
             show_default=False,
         ),
     ] = RunConfig.model,
@@ -344,12 +345,27 @@ def train(
     given = given_options(ctx)
     in_cluster = cluster_role() != "alone"
     given.pop("publish", None)
-    if publish is not None and is_rank():
-        raise UserError("--publish: versions cannot be published by peers; publish in one process")
+    if is_rank():
+        _check_options_of_peers(given, publish)
     checkpoints = checkpoint_options(
         *(checkpoint_every, checkpoint_keep, resume, given, in_cluster, publish)
     )
     run_task(configure(config, given, options or []), out, overwrite, checkpoints)
+
+
+def _check_options_of_peers(given: dict[str, Any], publish: Path | None) -> None:
+    """Refuses the options that have no effect on peers."""
+    if publish is not None:
+        raise UserError("--publish: versions cannot be published by peers; publish in one process")
+    from twml_ops.cli.configure import option_of
+
+    of_servers = {field.name for field in dataclasses.fields(ClusterOptions)}
+    for name in given:
+        if name in of_servers - {"checkpoint_every", "checkpoint_keep"}:
+            raise UserError(
+                f"{option_of(name)}: is an option of parameter servers, which peers do not have; "
+                "`twml-ops launch --help` lists the options of peers"
+            )
 
 
 _EVERY = re.compile(r"(\d+)([sm]?)")

@@ -15,6 +15,8 @@ import tensorflow as tf
 from twml_ops.data import InputPosition, Source
 from twml_ops.training.config import AUTO, ClusterOptions, RunConfig
 from twml_ops.training.errors import UserError
+from twml_ops.training.model import check_storage
+from twml_ops.training.trained_run import check_slots
 
 STAGES = "stages"  # the beginning of the name of their folder
 EVALUATIONS = "evaluations.jsonl"
@@ -30,7 +32,8 @@ def check_cluster(config: RunConfig, *, peers: bool = False) -> None:
 
     Raises:
         UserError: the model is to be chosen, checkpoints of servers are to be
-            quantized, tables are to be in files, or the training of another run is to go on.
+            quantized, their slots are to be saved, tables are to be in files, or the training of
+            another run is to go on.
     """
     if config.model == AUTO:
         raise UserError("--model auto: a cluster trains one model; choose it in one process")
@@ -38,12 +41,15 @@ def check_cluster(config: RunConfig, *, peers: bool = False) -> None:
         raise UserError(
             "--checkpoint-bits, --checkpoint-slot-bits: checkpoints of a cluster are not quantized"
         )
-    if config.from_run is not None:  # the chief builds models without the values of their tables
-        raise UserError(
-            "--from: the tables of a cluster begin with new weights; go on with the training of a "
-            "run in one process"
-        )
-    if peers and config.storage is not None:
+    if not peers:
+        if config.from_run is not None:  # the chief builds models without the values of tables
+            raise UserError(
+                "--from: the tables of a cluster begin with new weights; go on with the training "
+                "of a run in one process, or with peers"
+            )
+        check_slots(config)
+        check_storage(config)
+    elif config.storage is not None:
         raise UserError("--storage: peers need tables in memory")
 
 

@@ -46,6 +46,7 @@ class ClusterOptions:
         steps_per_execution: steps of a call of TensorFlow, rounded up to a multiple of
             `exchange_every`. More need less CPU time a step and more time before the first step.
         checkpoint_every: steps between two checkpoints.
+        checkpoint_keep: how many checkpoints are kept.
         timeout: seconds after which a process that does not answer counts as lost.
     """
 
@@ -55,6 +56,7 @@ class ClusterOptions:
     exchange_every: int = 1
     steps_per_execution: int = 4
     checkpoint_every: int = 1000
+    checkpoint_keep: int = 2
     timeout: float = 300.0
 
     def trainer_arguments(self) -> dict[str, Any]:

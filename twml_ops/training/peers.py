@@ -133,11 +133,17 @@ class PeerStages(ClusterStages):
         return epochs, False
 
     def build(self, make_model: Callable[[], tf.keras.Model], number: int) -> ChiefBuiltModel:
-        """See `ClusterStages.build`. A chief that may have to train it again builds it again."""
+        """See `ClusterStages.build`. A chief that may have to train it again builds it again.
+
+        The model of an earlier run has its tables, of which the others are drawn anew.
+        """
         is_kept = self._trained is not None and self._trained.number >= number
         again = not is_kept and not self._ended(number)[1]
-        path, cluster = self.model_file(number), self.cluster
-        return ChiefBuiltModel(make_model, path, cluster, self._timeout, again=again)
+        return ChiefBuiltModel(
+            *(make_model, self.model_file(number), self.cluster, self._timeout),
+            again=again,
+            with_tables=self.asked.from_run is not None,
+        )
 
     def begin(self, number: int, stage: Stage, model: ChiefBuiltModel, train: Source) -> Any:
         """The part of this process in the training of a stage, which it may have begun."""

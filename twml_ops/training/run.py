@@ -230,7 +230,7 @@ def _runners(stages: ClusterStages | None, parts: TrainingParts | None) -> MakeR
         member: int = 0,
         final: bool = False,
     ) -> Runner:
-        del log_dir, checkpoints, member  # there are no ensembles
+        del log_dir, checkpoints, member  # a stage has checkpoints and a number of its own
         from twml_ops.training.cluster_runner import ClusterRunner
         from twml_ops.training.peer_training import PeerRunner
         from twml_ops.training.peers import PeerStages

@@ -118,6 +118,23 @@ def checkpoints_that_others_need_are_kept():
         assert wrong[newest.folder.name] is None
 
 
+@child_test
+def as_many_checkpoints_are_kept_as_was_said():
+    with tempfile.TemporaryDirectory() as folder:
+        options = {"checkpoint_dir": folder, "checkpoint_every": 1}
+        hybrid = trainer(optimizers.SGD(0.1), checkpoint_keep=3, **options)
+        hybrid.fit(lambda _: whole_batches(), 5)
+        assert [each.manifest.step for each in found(folder)] == [3, 4, 5]
+        hybrid = trainer(optimizers.SGD(0.1), checkpoint_keep=1, **options)
+        hybrid.fit(lambda _: whole_batches(), 6)
+        assert [each.manifest.step for each in found(folder)] == [6]
+    expect_error(
+        ValueError,
+        "checkpoint_keep must be at least 1, got 0",
+        lambda: trainer(optimizers.SGD(0.1), checkpoint_keep=0),
+    )
+
+
 def found(folder):
     """The complete checkpoints, from the oldest to the newest."""
     return CheckpointManager(folder).all()

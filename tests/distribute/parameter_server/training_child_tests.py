@@ -407,6 +407,11 @@ def a_chief_built_model_is_built_once_and_equal_in_all_processes():
                 )
                 same(*([w for w in m.get_weights() if w.ndim == 1] for m in (model, again)))
         assert calls == ["built"]
+        expect_error(
+            ValueError,
+            "with_tables must be False with servers, got True and 2",
+            lambda: ChiefBuiltModel(builder, path, first_servers(2), with_tables=True),
+        )
 
 
 @child_test

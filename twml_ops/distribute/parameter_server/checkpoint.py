@@ -55,8 +55,9 @@ def save(
     facts: Mapping[str, Any],
     changes: ChangedRows | None = None,
     averages: WeightAverages | None = None,
+    keep: int = MAX_TO_KEEP,
 ) -> str:
-    """Writes a checkpoint and removes all older ones except the last.
+    """Writes a checkpoint and removes all but the last ones, and the ones that these need.
 
     Args:
         state: The shared state of the run.
@@ -64,6 +65,7 @@ def save(
         facts: Facts about the run, as JSON has them, which `restore_newest` compares.
         changes: Which rows of the tables it has; None: all.
         averages: The averages of the weights; None: there are none.
+        keep: How many are kept.
 
     Returns:
         The folder of the new checkpoint.
@@ -87,6 +89,7 @@ def save(
     path = manager.add(write, step)
     if changes is not None:
         changes.written(path.name, CheckpointReader(path).manifest.data_bytes)
+    manager.keep = keep  # trainers of one folder may keep different numbers
     manager.keep_last()
     return str(path)
 

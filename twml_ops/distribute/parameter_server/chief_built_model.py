@@ -1,11 +1,13 @@
 """A model that the chief builds for all processes of a run, which read it from a file.
 
 Building a model may take long, since layers adapt to the data. The file has the layers and their
-states but no tables, which are created, one shard on each server, when the run starts.
+states but no tables, which are created, one shard on each server, when the run starts. Processes
+without servers may share a model with its tables.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import posixpath
 import tempfile
@@ -43,6 +45,9 @@ class ChiefBuiltModel:
             heartbeats of the chief while it builds the model.
         again: Whether the chief builds the model although there is a file, which has no initial
             values of tables.
+        with_tables: Whether the file and the copies have the values of the tables, which each
+            process then keeps in memory: for models that were trained before. There must be no
+            servers.
 
     Attributes:
         name: The name of the model.
@@ -50,6 +55,7 @@ class ChiefBuiltModel:
     Raises:
         ClusterError: There is no file, and the chief has not written a heartbeat for `timeout`
             seconds; or a server cannot be reached.
+        ValueError: The cluster has servers, and `with_tables` is true.
     """
 
     def __init__(
@@ -59,13 +65,19 @@ class ChiefBuiltModel:
         cluster: Cluster | None = None,
         timeout: float = 120.0,
         again: bool = False,
+        with_tables: bool = False,
     ) -> None:
         cluster = Cluster.from_environment() if cluster is None else cluster
+        if with_tables and cluster.servers:
+            raise ValueError(
+                f"with_tables must be False with servers, got True and {len(cluster.servers)}"
+            )
         path = str(path)
         if cluster.job == "worker":
             run_with_timeout(timeout + 5, "connecting", cluster.connect, timeout)
         without_servers = ParameterServerPlacement("", [], tf.float32, False)
-        with placement.placement_scope(without_servers):
+        scope = placement.placement_scope(without_servers)
+        with contextlib.nullcontext() if with_tables else scope:
             if cluster.is_chief and (again or not tf.io.gfile.exists(path)):
                 tf.io.gfile.makedirs(posixpath.dirname(path) or ".")
                 with heartbeat(f"{path}.beat", timeout / HEARTBEATS):

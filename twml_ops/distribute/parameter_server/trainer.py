@@ -120,6 +120,8 @@ class HybridTrainer:
         checkpoint_dir: The folder for checkpoints, which the chief saves and restores; all servers
             must be able to reach it. None: there are no checkpoints.
         checkpoint_every: Steps between two checkpoints.
+        checkpoint_keep: How many checkpoints are kept, at least 1. The ones that these are based on
+            are kept as well.
         checkpoint_facts: Facts about the run, as JSON has them, equal in all its processes. A
             checkpoint with other facts is refused, and servers that still have the state of a run
             with other facts start anew. None: nothing is compared.
@@ -160,6 +162,7 @@ class HybridTrainer:
         steps_per_execution: int | None = None,
         checkpoint_dir: str | os.PathLike[str] | None = None,
         checkpoint_every: int = 1000,
+        checkpoint_keep: int = checkpoint.MAX_TO_KEEP,
         checkpoint_facts: Mapping[str, Any] | None = None,
         facts_may_differ: Sequence[str] = (),
         checkpoint_policy: Literal["full", "one-shot", "consecutive", "intermittent"] = "full",
@@ -189,6 +192,8 @@ class HybridTrainer:
             )
         if checkpoint_every < 1:
             raise ValueError(f"checkpoint_every must be at least 1, got {checkpoint_every}")
+        if checkpoint_keep < 1:
+            raise ValueError(f"checkpoint_keep must be at least 1, got {checkpoint_keep}")
         if not timeout > 0:
             raise ValueError(f"timeout must be positive, got {timeout}")
         require_native("HybridTrainer")
@@ -211,7 +216,7 @@ class HybridTrainer:
         self._axis = partition_axis
         self._timeout = timeout
         self._checkpoint_dir = None if checkpoint_dir is None else str(checkpoint_dir)
-        self._checkpoint_every = checkpoint_every
+        self._checkpoint_every, self._checkpoint_keep = checkpoint_every, checkpoint_keep
         self._facts = None if checkpoint_facts is None else json.loads(json.dumps(checkpoint_facts))
         self._facts_may_differ = tuple(facts_may_differ)
         changes = checkpoint.ChangedRows(checkpoint_policy)
@@ -449,7 +454,7 @@ class HybridTrainer:
         if self._checkpoint_dir is None:
             raise ValueError("save needs a HybridTrainer with checkpoint_dir, got None")
         folder, facts = self._checkpoint_dir, self._facts or {}
-        args = self.state, folder, facts, self._changes, self.averages
+        args = self.state, folder, facts, self._changes, self.averages, self._checkpoint_keep
         return self._call("saving", checkpoint.save, *args)
 
     def finish(self) -> None:
