@@ -85,7 +85,7 @@ ANY_TF_TESTS = tests/benchmarks tests/checkpoint/test_killed.py tests/cli/test_c
 	tests/serving/test_c_interface.py tests/serving/test_connections.py tests/serving/test_inputs.py tests/serving/test_load.py \
 	tests/serving/test_model.py tests/serving/test_processes.py tests/serving/test_rest.py tests/serving/test_storage.py tests/test_architecture.py \
 	tests/test_child.py tests/test_child_process.py tests/test_deferred_imports.py tests/test_garbage_collection.py tests/test_pairwise.py \
-	tests/test_phases.py tests/test_publish.py tests/tools tests/training/test_choose_epochs.py tests/training/test_choose_model.py \
+	tests/test_phases.py tests/test_publish.py tests/test_publish_faults.py tests/tools tests/training/test_choose_epochs.py tests/training/test_choose_model.py \
 	tests/training/test_cluster.py tests/training/test_cluster_checkpoints.py tests/training/test_config.py tests/training/test_configure.py \
 	tests/training/test_drift.py tests/training/test_ensemble.py tests/training/test_evaluation_log.py tests/training/test_folder.py \
 	tests/training/test_known.py tests/training/test_model_options.py tests/training/test_option_space.py tests/training/test_publish.py \

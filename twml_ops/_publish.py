@@ -84,7 +84,8 @@ def write_file(path: Path, content: bytes | Callable[[BinaryIO], object]) -> Non
         content: all bytes, or a function that writes them to the file that it gets.
 
     Raises:
-        OSError: the file cannot be written; the one before is unchanged.
+        OSError: the file cannot be written; the one before is unchanged. Or the new one has
+            replaced it and may not be on the disk yet.
     """
     part = part_of(path)
     try:
@@ -261,9 +262,13 @@ def new_folder(
 
 
 def files_in(folder: Path) -> list[str]:
-    """The relative paths of all that is no folder in a folder, sorted; links are not followed."""
+    """The relative paths of all that is no folder in a folder, sorted; links are not followed.
+
+    Raises:
+        OSError: a folder cannot be listed.
+    """
     found = []
-    for parent, folders, files in os.walk(folder):
+    for parent, folders, files in os.walk(folder, onerror=_raise):
         names = [*files, *(d for d in folders if os.path.islink(os.path.join(parent, d)))]
         found += [Path(parent, name).relative_to(folder).as_posix() for name in names]
     return sorted(found)
@@ -531,6 +536,7 @@ def _fill(partial: Path, target: Path, old: Path, replaced: Collection[str], las
             move(target / name, old / name)
         for name in sorted(os.listdir(partial), key=lambda n: n == last):
             move(partial / name, target / name)
+        _sync_tree(target)
     except BaseException:
         for source, destination in reversed(done):
             with contextlib.suppress(OSError):
@@ -538,8 +544,8 @@ def _fill(partial: Path, target: Path, old: Path, replaced: Collection[str], las
         with contextlib.suppress(OSError):
             old.rmdir()
         raise
-    _sync_tree(target)
-    partial.rmdir()
+    with contextlib.suppress(OSError):  # it is empty
+        partial.rmdir()
 
 
 def _remove_listed(folder: Path, listed: Collection[str]) -> None:
@@ -552,8 +558,13 @@ def _remove_listed(folder: Path, listed: Collection[str]) -> None:
                 os.rmdir(parent)
 
 
+def _raise(error: OSError) -> None:
+    """For `os.walk`, which otherwise leaves out a folder that cannot be listed."""
+    raise error
+
+
 def _sync_tree(folder: Path) -> None:
-    for parent, _, files in os.walk(folder):
+    for parent, _, files in os.walk(folder, onerror=_raise):
         for name in files:
             path = Path(parent, name)
             if stat.S_ISREG(os.lstat(path).st_mode):
@@ -568,7 +579,12 @@ def _free_name(place: Path, name: str, word: str) -> Path:
 
 
 def _keep(part: Path, target: Path) -> Path:
-    """Gives what is not published a name that is seen; if even that fails, it stays."""
+    """Gives what is not published a name that is seen; if even that fails, it stays.
+
+    If it was published, and what came after that failed, it is in the target.
+    """
+    if not os.path.lexists(part):
+        return target
     kept = _free_name(part.parent, target.name, "kept")
     try:
         os.rename(part, kept)
