@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.disk import each_fault
 from twml_ops.checkpoint import (
     CheckpointDamaged,
     CheckpointError,
@@ -113,6 +114,28 @@ def test_a_checkpoint_that_others_need_is_kept(tmp_path):
     with CheckpointManager(tmp_path, keep=2) as manager:
         manager.save(0, values(), {})
     assert [c.manifest.sequence for c in manager.all()] == [3, 4]
+
+
+def test_a_fault_while_old_checkpoints_are_removed_leaves_the_kept_ones_whole(tmp_path):
+    root = tmp_path / "root"
+    bases = [None, None, "ckpt-00000001-step-1", "ckpt-00000002-step-2"]
+
+    def prepare(root):
+        for step, base in enumerate(bases):
+            with CheckpointWriter(root / f"ckpt-{step:08d}-step-{step}") as writer:
+                writer.add(f"a{step}", "a", [np.arange(3.0)])
+                writer.commit(step, step, {}, base)
+
+    def work():
+        with CheckpointManager(root, keep=1) as manager:
+            manager.keep_last()
+
+    for disk, raised in each_fault(work, prepare, root):
+        assert raised is None or isinstance(raised, (CheckpointError, OSError)), disk.what
+        found = CheckpointManager(root).all()
+        assert [c.manifest.step for c in found][-3:] == [1, 2, 3], disk.what
+        for each in found:
+            each.verify()
 
 
 def test_an_incomplete_checkpoint_is_none_and_is_removed(tmp_path):

@@ -407,7 +407,7 @@ class CheckpointManager:
             CheckpointError: another process writes to the folder.
         """
         self._open()
-        return self._remove_except(kept)
+        return self._remove_except(kept, self.all())
 
     def keep_last(self) -> None:
         """Removes all but the last `keep` checkpoints and the checkpoints that these are based on.
@@ -416,8 +416,9 @@ class CheckpointManager:
             CheckpointError: another process writes to the folder.
         """
         self._open()
-        intact = [c.folder.name for c in self.all() if c.folder.name not in self._damaged]
-        self._remove_except(intact[-self.keep :])
+        found = self.all()
+        intact = [c.folder.name for c in found if c.folder.name not in self._damaged]
+        self._remove_except(intact[-self.keep :], found)
 
     def lock(self) -> None:
         """Keeps other processes from writing to the folder, as `save` does.
@@ -451,12 +452,14 @@ class CheckpointManager:
     def _path(self, sequence: int, step: int) -> Location:
         return self.folder / f"ckpt-{sequence:08d}-step-{step}"
 
-    def _remove_except(self, kept: Collection[str]) -> list[str]:
-        found = self.all()
+    def _remove_except(self, kept: Collection[str], found: list[CheckpointReader]) -> list[str]:
+        """Removes what was found, which a checkpoint that could not be read is not."""
         manifests = {c.folder.name: c.manifest for c in found}
         needed: set[str] = set()
         for name in kept:
             needed.update(_chain(name, manifests))
+        if not needed <= manifests.keys():  # what one that cannot be read is based on is unknown
+            return []
         removed = [c.folder for c in reversed(found) if c.folder.name not in needed]
         for path in removed:  # the newest first, so that none is without its base
             self._remove(path)
@@ -464,9 +467,11 @@ class CheckpointManager:
 
     def _remove(self, path: Location) -> None:
         """Removes a checkpoint, its manifest first, so that it is never valid without its data."""
-        with contextlib.suppress(OSError):
+        try:
             (path / MANIFEST).unlink(missing_ok=True)
             sync(path)
+        except OSError:  # its data stay as well, until it is removed again
+            return
         remove_tree(path)
 
     def _folders(self) -> list[Location]:
@@ -503,9 +508,9 @@ def _is_incomplete(path: Location) -> bool:
     """Whether a checkpoint has no manifest, or a part of one, which is not JSON."""
     try:
         json.loads(read_bytes(path / MANIFEST))
-    except (OSError, ValueError):
+    except (FileNotFoundError, NotADirectoryError, ValueError):
         return True
-    except RecursionError:  # JSON that is nested too deeply for a manifest
+    except (OSError, RecursionError):  # it cannot be read now, or is nested too deeply
         return False
     return False
 
