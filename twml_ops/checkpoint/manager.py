@@ -458,7 +458,8 @@ class CheckpointManager:
         needed: set[str] = set()
         for name in kept:
             needed.update(_chain(name, manifests))
-        if not needed <= manifests.keys():  # what one that cannot be read is based on is unknown
+        present = {path.name for path in self._folders()}
+        if (needed - manifests.keys()) & present:  # it may need any of the others
             return []
         removed = [c.folder for c in reversed(found) if c.folder.name not in needed]
         for path in removed:  # the newest first, so that none is without its base
