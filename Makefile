@@ -19,6 +19,8 @@ ASAN_SKIPPED = tests/ops/test_memory.py tests/ops/test_out_of_memory.py
 
 export TF_CPP_MIN_LOG_LEVEL ?= 3
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
+# Python compiles what it imports, which is a small part of what is installed.
+export PIP_COMPILE = 0
 # An image may set it. Without compiled files each process of the tests compiles what it imports.
 export PYTHONDONTWRITEBYTECODE =
 

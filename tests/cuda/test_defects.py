@@ -11,7 +11,7 @@ import native_build
 from tests.cuda import build
 
 # The first ones stand for all in the quick tests; each takes a compilation.
-QUICK = 4
+QUICK = 2
 DEFECTS = [
     build.Edit(
         "wrong_mask",

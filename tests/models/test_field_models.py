@@ -126,9 +126,12 @@ def test_any_features_and_labels_train_and_come_back_from_a_file(name, kind, tmp
 
 
 def stock_exports():
-    """All models but those whose parts others have; test_exports_take_no_row_keys exports dcn."""
+    """All models but those whose parts others have; test_exports_take_no_row_keys exports dcn, and
+    tests/research/test_scorer_interactions.py the layers of dhen.
+    """
     for name in SMALL:
-        mark = SLOW if name in PARTS_OF_OTHERS else () if name == "dlrm" else ONE_TF
+        rest = name in PARTS_OF_OTHERS or name == "dhen"
+        mark = SLOW if rest else () if name == "dlrm" else ONE_TF
         yield pytest.param(name, marks=mark)
 
 

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.pairwise import on_both
 from twml_ops import research
 
 B, F, D, L = 5, 4, 6, 3
@@ -194,7 +193,7 @@ def stacked(depth=2):
     return tf.keras.Model(x, y)
 
 
-@pytest.mark.parametrize("run_eagerly", on_both([False, True], False))
+@pytest.mark.parametrize("run_eagerly", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_a_stack_trains_and_comes_back_from_a_file(tmp_path, run_eagerly):
     x = vectors(rows=64)
     y = (x[:, 0, 0] * x[:, 1, 0] > 0).astype(np.float32)[:, None]

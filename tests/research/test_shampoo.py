@@ -285,8 +285,8 @@ def shampoo_variables(model):
     return {v.name: getattr(v, "_value", v) for v in found if len(v.shape) > 0}
 
 
-@pytest.mark.one_tf
-@pytest.mark.parametrize("replicas", [2, pytest.param(4, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("replicas", [2, 4])
 def test_replicas_equal_one_and_divide_the_state(fresh_keras, replicas):
     strategy = distribute.mirrored_strategy(replicas)
     got, want = trained_on(strategy), trained_on(None)
@@ -303,7 +303,7 @@ def test_replicas_equal_one_and_divide_the_state(fresh_keras, replicas):
     assert sum(items.values()) == sum(int(tf.size(v)) for v in shampoo_variables(want).values())
 
 
-@pytest.mark.one_tf
+@pytest.mark.slow
 def test_files_do_not_depend_on_the_number_of_replicas(fresh_keras, tmp_path):
     model = trained_on(distribute.mirrored_strategy(2))
     model.save(tmp_path / "model.keras")

@@ -243,7 +243,7 @@ def test_diversity_is_zero_for_equal_members_and_grows_with_the_perturbation():
     assert found[0] < found[1]
 
 
-@pytest.mark.one_tf
+@pytest.mark.slow
 def test_replicas_take_the_snapshots_of_one():
     def run_on(strategy):
         with strategy.scope() if strategy else contextlib.nullcontext():

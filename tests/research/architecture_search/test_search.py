@@ -135,7 +135,7 @@ def test_what_is_found_trains_comes_back_from_a_file_and_is_exported(tmp_path):
     np.testing.assert_allclose(got, want, atol=1e-6)
 
 
-@pytest.mark.one_tf
+@pytest.mark.slow
 def test_a_choice_of_the_user_is_searched_like_the_others(tmp_path):
     activation = Activation("activation", ("linear", "tanh"))
     dense = [search.DenseWidth("hidden", (4,), 0.0), activation]
@@ -151,7 +151,7 @@ def test_a_choice_of_the_user_is_searched_like_the_others(tmp_path):
     assert again.get_layer("activation").activation is tf.keras.activations.tanh
 
 
-@pytest.mark.one_tf
+@pytest.mark.slow
 def test_a_strategy_trains_what_is_found_and_refuses_the_search():
     space, data = small_space(field_units=(), max_rows=(), dense=()), data_of(rows=128)
     strategy = distribute.mirrored_strategy(2)
