@@ -32,8 +32,7 @@ def check_cluster(config: RunConfig, *, peers: bool = False) -> None:
 
     Raises:
         UserError: the model is to be chosen, checkpoints of servers are to be
-            quantized, their slots are to be saved, tables are to be in files, or the training of
-            another run is to go on.
+            quantized, the slots of several models are to be saved, or tables are to be in files.
     """
     if config.model == AUTO:
         raise UserError("--model auto: a cluster trains one model; choose it in one process")
@@ -42,11 +41,6 @@ def check_cluster(config: RunConfig, *, peers: bool = False) -> None:
             "--checkpoint-bits, --checkpoint-slot-bits: checkpoints of a cluster are not quantized"
         )
     if not peers:
-        if config.from_run is not None:  # the chief builds models without the values of tables
-            raise UserError(
-                "--from: the tables of a cluster begin with new weights; go on with the training "
-                "of a run in one process, or with peers"
-            )
         check_slots(config)
         check_storage(config)
     elif config.storage is not None:

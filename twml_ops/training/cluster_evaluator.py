@@ -30,8 +30,9 @@ from twml_ops.training.labels import corrected, training_examples
 from twml_ops.training.model_options import builder_of
 from twml_ops.training.reporter import SILENT, Reporter
 from twml_ops.training.run_folder import is_run, to_finite
-from twml_ops.training.sources import LARGE_BATCH_SIZE, open_pair
+from twml_ops.training.sources import LARGE_BATCH_SIZE, open_data
 from twml_ops.training.stage_training import Stage
+from twml_ops.training.trained_run import WarmStart
 from twml_ops.training.trials import validation_parts
 
 
@@ -97,9 +98,9 @@ def evaluate_checkpoints(
     if not overwrite and is_run(out) and not folder.exists():
         return  # the run finished before this process started
     stages = ClusterStages(config, out, reporter, resume)
-    train, held_out = open_pair(
-        config.data, config.eval, schema_file=config.schema_file, uses=config.uses
-    )
+    start = WarmStart(config) if config.from_run is not None else None
+    like, holdout = (start.schema, start.holdout) if start else (None, None)
+    train, held_out, _ = open_data(config, like, holdout)
     check_one_label(train.schema.labels)
     with original_errors(train, held_out), exit_on_cluster_error():
         number = 1

@@ -36,7 +36,7 @@ from twml_ops.training.results import (
 )
 from twml_ops.training.runners import STEPS_PER_EXECUTION, Monitored
 from twml_ops.training.sources import LARGE_BATCH_SIZE
-from twml_ops.training.stage_training import OnStep, Stage, StageTraining
+from twml_ops.training.stage_training import OnStep, Stage, StageTraining, with_optimizer
 
 
 class ClusterRunner:
@@ -146,7 +146,10 @@ class ClusterRunner:
     def _exported(self, training: Any, epochs: int, train: Source, history: History) -> FittedModel:
         """The trained model of the run, as a plain Keras model, and the record of its training."""
         history.parsed_bytes, history.data_bytes = train.parsed_bytes, train.num_bytes()
-        trained = training.joined().export()
+        trainer = training.joined()
+        trained = trainer.export()
+        if self._config.save_slots:
+            trainer.export_slots(with_optimizer(trained, self._config))
         self._take_evaluations(training, epochs * training.steps, history)
         return FittedModel(trained, history)
 

@@ -14,6 +14,7 @@ from twml_ops.data import InputPosition, Source
 from twml_ops.distribute import (
     ChiefBuiltModel,
     HybridTrainer,
+    SavedSlots,
     exit_on_cluster_error,
 )
 from twml_ops.distribute.parameter_server.checkpoint import manager_of
@@ -30,6 +31,7 @@ from twml_ops.training.config import RunConfig
 from twml_ops.training.labels import weighted
 from twml_ops.training.model import make_optimizer
 from twml_ops.training.results import History
+from twml_ops.training.trained_run import restore_slots, saved_slots
 
 OnStep = Callable[[int, Any], None]
 
@@ -57,6 +59,22 @@ class Stage(NamedTuple):
     def from_json(cls, values: dict[str, Any]) -> Stage:
         """What `to_json` returned."""
         return cls(**{**values, "config": RunConfig.from_json(values["config"])})
+
+
+def with_optimizer(model: tf.keras.Model, config: RunConfig) -> tf.keras.Model:
+    """Compiles a model with the optimizer of a training, which has new slots.
+
+    Args:
+        model: the model.
+        config: configuration of the training, with a learning rate.
+
+    Returns:
+        The same model.
+    """
+    assert config.learning_rate is not None
+    model.compile(make_optimizer(config.optimizer, config.learning_rate))
+    model.optimizer.build(model.trainable_variables)
+    return model
 
 
 class StageTraining:
@@ -119,9 +137,24 @@ class StageTraining:
                 checkpoint_policy=config.checkpoint_policy,
                 checkpoint_facts=self._facts,
                 facts_may_differ=self._may_differ,
+                saved_slots=self._saved_slots(),
                 **cluster_options(config).trainer_arguments(),
             )
         return self._trainer
+
+    def _saved_slots(self) -> SavedSlots | None:
+        """The slots of the run that the training goes on with; None if it has saved none."""
+        config = self._stage.config
+        found = saved_slots(config)
+        if found is None:
+            return None
+
+        def read() -> tf.keras.Model:
+            model = with_optimizer(self._model(), config)
+            restore_slots(config, model)
+            return model
+
+        return SavedSlots(found.manifest.step, read)
 
     def _remove_other_stages(self, folder: Path) -> None:
         """Removes the checkpoints of the stages before, which nothing needs any more."""
