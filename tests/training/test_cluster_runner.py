@@ -184,9 +184,22 @@ def test_a_cluster_goes_on_with_the_members_of_an_ensemble_that_are_trained(libs
     assert not (tmp_path / "run.checkpoints").exists()
 
 
-def test_one_worker_trains_the_weights_of_one_process(tmp_path):
-    data = write_clicks(tmp_path / "x.csv")
-    options = ["--model", "dcn", "--set", "trees=false", "--set", "dropout=0"]
+def write_two_labels(path):
+    """The data of `write_clicks`, some of whose positives have a second label, `buy`."""
+    write_clicks(path)
+    head, *lines = path.read_text().splitlines()
+    bought = [int(line[0] == "1" and i % 3 > 0) for i, line in enumerate(lines)]
+    lines = [f"{line},{buy}" for line, buy in zip(lines, bought, strict=True)]
+    path.write_text("\n".join([f"{head},buy", *lines, ""]))
+    return f"csv:{path}"
+
+
+@pytest.mark.parametrize("labels", [["label"], ["label", "buy"]])
+def test_one_worker_trains_the_weights_of_one_process(labels, tmp_path):
+    """Of several labels as well, whose sum of losses is trained and whose mean is reported."""
+    data = write_two_labels(tmp_path / "x.csv")
+    options = ["--label", ",".join(labels), *(["--drop", "buy"] if len(labels) == 1 else [])]
+    options += ["--model", "dcn", "--set", "trees=false", "--set", "dropout=0", "--save-slots"]
     options += ["--set", "embedding_dropout=0", "--validation", "random", "--max-epochs", "2"]
     status, output = chief(data, tmp_path, *options)
     assert status == 0, output
@@ -205,6 +218,16 @@ def test_one_worker_trains_the_weights_of_one_process(tmp_path):
         assert ours[name] == theirs[name]
     losses = [facts["epoch_choice"]["log_loss"] for facts in (ours, theirs)]
     assert losses[0] == pytest.approx(losses[1], rel=1e-4)
+    same_slots(tmp_path / "run", tmp_path / "alone")
+
+
+def same_slots(run, other):
+    """Checks that the slots and the steps of the optimizers of two runs are equal."""
+    ours, theirs = (CheckpointManager(path / "optimizer").latest() for path in (run, other))
+    assert ours.manifest.step == theirs.manifest.step
+    assert ours.entries.keys() == theirs.entries.keys()
+    for name in ours.entries:
+        np.testing.assert_allclose(ours.read(name), theirs.read(name), rtol=1e-3, atol=1e-4)
 
 
 def test_a_cluster_goes_on_with_a_run_as_one_process_does(tmp_path):
@@ -229,22 +252,17 @@ def test_a_cluster_goes_on_with_a_run_as_one_process_does(tmp_path):
     assert [w.shape for w in want] != [w.shape for w in before]  # new categories have rows
     for each, other in zip(got, want, strict=True):
         np.testing.assert_allclose(each, other, rtol=0, atol=1e-4)
-    ours, theirs = (
-        CheckpointManager(tmp_path / name / "optimizer").latest() for name in ("run", "alone")
-    )
-    assert ours.manifest.step == theirs.manifest.step
-    assert ours.entries.keys() == theirs.entries.keys()
-    for name in ours.entries:
-        np.testing.assert_allclose(ours.read(name), theirs.read(name), rtol=1e-3, atol=1e-4)
+    same_slots(tmp_path / "run", tmp_path / "alone")
 
 
 @pytest.mark.slow
 def test_all_workers_begin_with_the_weights_of_the_run_that_they_go_on_with(tmp_path):
-    """Also with a server that is killed. A small learning rate shows it: new weights would be far
-    from these.
+    """Also with a server that is killed, and several labels. A small learning rate shows it: new
+    weights would be far from these.
     """
-    words = ["--data", write_clicks(tmp_path / "x.csv"), "--out"]
+    words = ["--data", write_two_labels(tmp_path / "x.csv"), "--out"]
     model = ["--model", "dcn", "--set", "trees=false", "--epochs", "1", "--batch-size", "16"]
+    model += ["--label", "label,buy"]
     done = forked.run(
         ["-m", "twml_ops.cli", "train", *words, str(tmp_path / "old"), *model, "--save-slots"],
         capture_output=True,
@@ -272,7 +290,9 @@ def test_all_workers_begin_with_the_weights_of_the_run_that_they_go_on_with(tmp_
     old, new = (TrainedRun(tmp_path / name).model.trainable_weights for name in ("old", "new"))
     for before, after in zip(old, new, strict=True):
         np.testing.assert_allclose(np.asarray(after), np.asarray(before), rtol=0, atol=1e-3)
-    assert (tmp_path / "new" / "evaluations.jsonl").read_text().count("log_loss") >= 1
+    *_, last = (tmp_path / "new" / "evaluations.jsonl").read_text().splitlines()
+    metrics = json.loads((tmp_path / "new" / "metrics.json").read_text())
+    assert json.loads(last)["log_loss"] == pytest.approx(metrics["log_loss"], rel=1e-4)
 
 
 @pytest.mark.slow

@@ -7,7 +7,7 @@ without it.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 import tensorflow as tf
@@ -45,19 +45,6 @@ def check_cluster(config: RunConfig, *, peers: bool = False) -> None:
         check_storage(config)
     elif config.storage is not None:
         raise UserError("--storage: peers need tables in memory")
-
-
-def check_one_label(labels: Sequence[str]) -> None:
-    """Checks that a cluster can train a model of these labels.
-
-    Raises:
-        UserError: there are several labels.
-    """
-    if len(labels) > 1:
-        raise UserError(
-            f"a cluster trains a model of one label, and the schema names {', '.join(labels)}: "
-            "train them in one process, or in a schema for each"
-        )
 
 
 def run_server() -> None:
