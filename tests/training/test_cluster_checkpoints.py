@@ -166,8 +166,3 @@ def test_peers_refuse_what_they_cannot_train_and_quantize_checkpoints(options, r
     check_cluster(RunConfig("csv:a.csv", checkpoint_bits=8), peers=True)
     with pytest.raises(UserError, match="--checkpoint-bits"):
         check_cluster(RunConfig("csv:a.csv", checkpoint_bits=8))
-
-
-def test_a_cluster_refuses_to_go_on_with_a_run_instead_of_losing_its_tables():
-    with pytest.raises(UserError, match="--from: the tables of a cluster begin with new weights"):
-        check_cluster(RunConfig("csv:a.csv", from_run="run", cluster=ClusterOptions()))

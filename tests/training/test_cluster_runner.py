@@ -19,6 +19,7 @@ from tests import forked
 from tests.cli.test_train import METRICS
 from tests.trained_runs import write_clicks
 from twml_ops import _child
+from twml_ops.checkpoint import CheckpointManager
 from twml_ops.data import open_source, split_for_validation
 from twml_ops.distribute.launch import Ports
 from twml_ops.models import ensemble_members
@@ -183,9 +184,22 @@ def test_a_cluster_goes_on_with_the_members_of_an_ensemble_that_are_trained(libs
     assert not (tmp_path / "run.checkpoints").exists()
 
 
-def test_one_worker_trains_the_weights_of_one_process(tmp_path):
-    data = write_clicks(tmp_path / "x.csv")
-    options = ["--model", "dcn", "--set", "trees=false", "--set", "dropout=0"]
+def write_two_labels(path):
+    """The data of `write_clicks`, some of whose positives have a second label, `buy`."""
+    write_clicks(path)
+    head, *lines = path.read_text().splitlines()
+    bought = [int(line[0] == "1" and i % 3 > 0) for i, line in enumerate(lines)]
+    lines = [f"{line},{buy}" for line, buy in zip(lines, bought, strict=True)]
+    path.write_text("\n".join([f"{head},buy", *lines, ""]))
+    return f"csv:{path}"
+
+
+@pytest.mark.parametrize("labels", [["label"], ["label", "buy"]])
+def test_one_worker_trains_the_weights_of_one_process(labels, tmp_path):
+    """Of several labels as well, whose sum of losses is trained and whose mean is reported."""
+    data = write_two_labels(tmp_path / "x.csv")
+    options = ["--label", ",".join(labels), *(["--drop", "buy"] if len(labels) == 1 else [])]
+    options += ["--model", "dcn", "--set", "trees=false", "--set", "dropout=0", "--save-slots"]
     options += ["--set", "embedding_dropout=0", "--validation", "random", "--max-epochs", "2"]
     status, output = chief(data, tmp_path, *options)
     assert status == 0, output
@@ -204,6 +218,81 @@ def test_one_worker_trains_the_weights_of_one_process(tmp_path):
         assert ours[name] == theirs[name]
     losses = [facts["epoch_choice"]["log_loss"] for facts in (ours, theirs)]
     assert losses[0] == pytest.approx(losses[1], rel=1e-4)
+    same_slots(tmp_path / "run", tmp_path / "alone")
+
+
+def same_slots(run, other):
+    """Checks that the slots and the steps of the optimizers of two runs are equal."""
+    ours, theirs = (CheckpointManager(path / "optimizer").latest() for path in (run, other))
+    assert ours.manifest.step == theirs.manifest.step
+    assert ours.entries.keys() == theirs.entries.keys()
+    for name in ours.entries:
+        np.testing.assert_allclose(ours.read(name), theirs.read(name), rtol=1e-3, atol=1e-4)
+
+
+def test_a_cluster_goes_on_with_a_run_as_one_process_does(tmp_path):
+    """With its weights, the slots of its optimizer, and rows for new categories."""
+    path = tmp_path / "new.csv"
+    old, new = write_clicks(tmp_path / "old.csv"), write_clicks(path)
+    head, *lines = path.read_text().splitlines()
+    path.write_text("\n".join([head, *(line.replace("a1", "new") for line in lines), ""]))
+    model = ["--model", "dcn", "--set", "trees=false", "--set", "dropout=0", "--save-slots"]
+    model += ["--set", "embedding_dropout=0", "--epochs", "1", "--batch-size", "16"]
+    go_on = ["--from", str(tmp_path / "old"), "--validation", "random", "--max-epochs", "2"]
+    for name, data, options in (("old", old, model), ("alone", new, go_on)):
+        words = ["--data", data, "--out", str(tmp_path / name), *options]
+        done = forked.run(["-m", "twml_ops.cli", "train", *words], capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+    status, output = chief(new, tmp_path, *go_on)
+    assert status == 0, output
+    before, want, got = (
+        [np.asarray(w) for w in TrainedRun(tmp_path / name).model.weights]
+        for name in ("old", "alone", "run")
+    )
+    assert [w.shape for w in want] != [w.shape for w in before]  # new categories have rows
+    for each, other in zip(got, want, strict=True):
+        np.testing.assert_allclose(each, other, rtol=0, atol=1e-4)
+    same_slots(tmp_path / "run", tmp_path / "alone")
+
+
+@pytest.mark.slow
+def test_all_workers_begin_with_the_weights_of_the_run_that_they_go_on_with(tmp_path):
+    """Also with a server that is killed, and several labels. A small learning rate shows it: new
+    weights would be far from these.
+    """
+    words = ["--data", write_two_labels(tmp_path / "x.csv"), "--out"]
+    model = ["--model", "dcn", "--set", "trees=false", "--epochs", "1", "--batch-size", "16"]
+    model += ["--label", "label,buy"]
+    done = forked.run(
+        ["-m", "twml_ops.cli", "train", *words, str(tmp_path / "old"), *model, "--save-slots"],
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    go_on = ["--from", str(tmp_path / "old"), "--epochs", "3", "--learning-rate", "1e-7"]
+    command = _child.command("twml_ops.cli", "launch", "--ps", "2", "--workers", "2")
+    process = subprocess.Popen(
+        [*command, "--evaluator", "--", "train", *words, str(tmp_path / "new"), *go_on, "--debug"],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    killed, lines = [], []
+    for line in process.stdout:
+        lines.append(line)
+        if line.startswith("[worker 0] epoch ") and not killed:
+            children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text()
+            killed.append(int(children.split()[0]))
+            os.kill(killed[0], signal.SIGKILL)
+    assert process.wait() == 0, lines[-40:]
+    assert killed
+    old, new = (TrainedRun(tmp_path / name).model.trainable_weights for name in ("old", "new"))
+    for before, after in zip(old, new, strict=True):
+        np.testing.assert_allclose(np.asarray(after), np.asarray(before), rtol=0, atol=1e-3)
+    *_, last = (tmp_path / "new" / "evaluations.jsonl").read_text().splitlines()
+    metrics = json.loads((tmp_path / "new" / "metrics.json").read_text())
+    assert json.loads(last)["log_loss"] == pytest.approx(metrics["log_loss"], rel=1e-4)
 
 
 @pytest.mark.slow

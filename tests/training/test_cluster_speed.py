@@ -86,7 +86,7 @@ def test_the_speed_of_one_process_is_that_of_its_steps(monkeypatch):
     monkeypatch.setattr(cluster_speed, "PROCESS_SECONDS", 0.01)
     model = tf.keras.Sequential([tf.keras.layers.Dense(1, activation="sigmoid")])
     data = tf.data.Dataset.from_tensors((tf.ones([8, 3]), tf.ones([8, 1])))
-    speed = speed_of_one_process(model, tf.keras.optimizers.SGD(0.1), data, 8)
+    speed = speed_of_one_process(model, tf.keras.optimizers.SGD(0.1), "mse", data, 8)
     assert 0 < speed < float("inf")
     assert model.optimizer.iterations.numpy() > 3 * cluster_speed.STEPS_PER_EXECUTION - 1
 

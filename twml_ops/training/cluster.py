@@ -7,7 +7,7 @@ without it.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 import tensorflow as tf
@@ -32,8 +32,7 @@ def check_cluster(config: RunConfig, *, peers: bool = False) -> None:
 
     Raises:
         UserError: the model is to be chosen, checkpoints of servers are to be
-            quantized, their slots are to be saved, tables are to be in files, or the training of
-            another run is to go on.
+            quantized, the slots of several models are to be saved, or tables are to be in files.
     """
     if config.model == AUTO:
         raise UserError("--model auto: a cluster trains one model; choose it in one process")
@@ -42,28 +41,10 @@ def check_cluster(config: RunConfig, *, peers: bool = False) -> None:
             "--checkpoint-bits, --checkpoint-slot-bits: checkpoints of a cluster are not quantized"
         )
     if not peers:
-        if config.from_run is not None:  # the chief builds models without the values of tables
-            raise UserError(
-                "--from: the tables of a cluster begin with new weights; go on with the training "
-                "of a run in one process, or with peers"
-            )
         check_slots(config)
         check_storage(config)
     elif config.storage is not None:
         raise UserError("--storage: peers need tables in memory")
-
-
-def check_one_label(labels: Sequence[str]) -> None:
-    """Checks that a cluster can train a model of these labels.
-
-    Raises:
-        UserError: there are several labels.
-    """
-    if len(labels) > 1:
-        raise UserError(
-            f"a cluster trains a model of one label, and the schema names {', '.join(labels)}: "
-            "train them in one process, or in a schema for each"
-        )
 
 
 def run_server() -> None:

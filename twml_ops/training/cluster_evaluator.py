@@ -19,19 +19,19 @@ from twml_ops.data import original_errors
 from twml_ops.distribute import exit_on_cluster_error, iter_checkpoints
 from twml_ops.training.cluster import (
     EVALUATIONS,
-    check_one_label,
     checkpoint_dir,
     steps_of_epoch,
 )
 from twml_ops.training.cluster_checkpoints import is_of_start
 from twml_ops.training.cluster_stages import END, ClusterStages
 from twml_ops.training.config import RunConfig
-from twml_ops.training.labels import corrected, training_examples
+from twml_ops.training.labels import JoinedModel, corrected, training_examples
 from twml_ops.training.model_options import builder_of
 from twml_ops.training.reporter import SILENT, Reporter
 from twml_ops.training.run_folder import is_run, to_finite
-from twml_ops.training.sources import LARGE_BATCH_SIZE, open_pair
+from twml_ops.training.sources import LARGE_BATCH_SIZE, open_data
 from twml_ops.training.stage_training import Stage
+from twml_ops.training.trained_run import WarmStart
 from twml_ops.training.trials import validation_parts
 
 
@@ -97,10 +97,9 @@ def evaluate_checkpoints(
     if not overwrite and is_run(out) and not folder.exists():
         return  # the run finished before this process started
     stages = ClusterStages(config, out, reporter, resume)
-    train, held_out = open_pair(
-        config.data, config.eval, schema_file=config.schema_file, uses=config.uses
-    )
-    check_one_label(train.schema.labels)
+    start = WarmStart(config) if config.from_run is not None else None
+    like, holdout = (start.schema, start.holdout) if start else (None, None)
+    train, held_out, _ = open_data(config, like, holdout)
     with original_errors(train, held_out), exit_on_cluster_error():
         number = 1
         while not (found := stages.wait_for(number)).get("final"):
@@ -114,19 +113,20 @@ def evaluate_checkpoints(
         if stage.part == "fit" and (parts := validation_parts(config, train)) is not None:
             data = parts.fit
         steps = stage.epochs * steps_of_epoch(data, stage.config)[0]
-        model_builder = stages.read_model(number)
-        layout = models.layout_of(model_builder)
+        model_of_stage, labels = stages.read_model(number), train.schema.labels
+        layout = models.layout_of(model_of_stage)
+        build = JoinedModel(model_of_stage, labels)
 
         def accept(checkpoint: CheckpointReader) -> bool:
             of_stage = checkpoint.manifest.values[FACTS].get("stage") == number
             return of_stage and (resume or is_of_start(checkpoint))
 
-        for step, model in iter_checkpoints(model_builder, folder, steps, accept):
+        for step, _ in iter_checkpoints(build, folder, steps, accept):
             if any(line["step"] == step for line in read_evaluations(folder)):
                 continue
             batches = held_out.dataset(LARGE_BATCH_SIZE, layout=layout)
-            scores = scoring.score(corrected(model, config), batches)
-            metrics = scoring.metrics(scores)
+            scores = scoring.score_labels(corrected(build.served, config), batches, labels)
+            metrics = scoring.mean_metrics(scoring.metrics_by_label(scores))
             if not folder.exists():
                 return
             append_evaluation(folder, step, metrics)

@@ -24,7 +24,7 @@ from twml_ops.training.cluster_speed import ClusterSpeed, fits_one_process, spee
 from twml_ops.training.cluster_stages import ClusterStages, epoch_name
 from twml_ops.training.config import RunConfig
 from twml_ops.training.errors import UserError
-from twml_ops.training.labels import weighted
+from twml_ops.training.labels import joined, summed_loss, weighted
 from twml_ops.training.model import make_optimizer
 from twml_ops.training.reporter import Reporter
 from twml_ops.training.results import (
@@ -146,7 +146,7 @@ class ClusterRunner:
     def _exported(self, training: Any, epochs: int, train: Source, history: History) -> FittedModel:
         """The trained model of the run, as a plain Keras model, and the record of its training."""
         history.parsed_bytes, history.data_bytes = train.parsed_bytes, train.num_bytes()
-        trained = training.joined().export()
+        trained = training.export()
         self._take_evaluations(training, epochs * training.steps, history)
         return FittedModel(trained, history)
 
@@ -176,6 +176,7 @@ class ClusterRunner:
 
         def on_step(step: int, loss: Any) -> None:
             nonlocal before, taken
+            loss = loss / len(training.labels)  # the mean, of which the workers train the sum
             record(step, loss)
             bar.add((step - before) * training.step_examples, f"loss {loss:.4f}")
             before = step
@@ -200,14 +201,17 @@ class ClusterRunner:
     def _evaluate(
         self, trainer: HybridTrainer, model: ChiefBuiltModel, monitored: Monitored
     ) -> dict[str, float]:
+        labels = monitored.source.schema.labels
         batches = monitored.source.dataset(LARGE_BATCH_SIZE, layout=models.layout_of(model))
+        batches = joined(batches, labels)
+        several = {"multi_label": True, "num_labels": len(labels)} if len(labels) > 1 else {}
         if monitored.name == "validation":
             batches = weighted(batches, self._config.positive_weight)
         found = trainer.evaluate(
             batches,
             [
                 tf.keras.metrics.BinaryCrossentropy(name="val_loss"),
-                tf.keras.metrics.AUC(name="val_auc"),
+                tf.keras.metrics.AUC(name="val_auc", **several),
             ],
         )
         return {name: found[name] for name in ("val_loss", "val_auc")}
@@ -239,7 +243,10 @@ class ClusterRunner:
             assert config.learning_rate is not None
             optimizer = make_optimizer(config.optimizer, config.learning_rate)
             batches = training.dataset(context, 0)
-            return speed_of_one_process(model(), optimizer, batches, config.fixed_batch_size)
+            loss = summed_loss(training.labels)
+            return speed_of_one_process(
+                training.build(), optimizer, loss, batches, config.fixed_batch_size
+            )
 
         def report(speeds: SpeedComparison) -> None:
             history.speeds = speeds

@@ -83,13 +83,14 @@ def fits_one_process(weights: int) -> bool:
 
 
 def speed_of_one_process(
-    model: tf.keras.Model, optimizer: Any, batches: tf.data.Dataset, batch_size: int
+    model: tf.keras.Model, optimizer: Any, loss: Any, batches: tf.data.Dataset, batch_size: int
 ) -> float:
     """Trains a model for some seconds in this process.
 
     Args:
         model: an uncompiled model, which is changed.
         optimizer: an optimizer that is not used elsewhere.
+        loss: a loss, as for `Model.compile`.
         batches: batches (x, y) or (x, y, weights), at least one.
         batch_size: examples in a batch.
 
@@ -98,7 +99,7 @@ def speed_of_one_process(
     """
     clock = _Clock()
     model.compile(
-        *(optimizer, "binary_crossentropy"),
+        *(optimizer, loss),
         steps_per_execution=STEPS_PER_EXECUTION,
         jit_compile=False,
     )

@@ -113,8 +113,10 @@ class ClusterStages:
             number: the number of the stage.
         """
         with exit_on_cluster_error():
-            path = self.model_file(number)
-            return ChiefBuiltModel(make_model, path, self.cluster, self._timeout)
+            return ChiefBuiltModel(
+                *(make_model, self.model_file(number), self.cluster, self._timeout),
+                with_tables=self.asked.from_run is not None,
+            )
 
     @property
     def next_number(self) -> int:

@@ -139,6 +139,28 @@ def joined_outputs(model: tf.keras.Model, labels: Sequence[str]) -> tf.keras.Mod
     return tf.keras.Model(model.input, joined, name=model.name)
 
 
+class JoinedModel:
+    """A builder of models with one output for all labels, from a builder of models to serve.
+
+    Args:
+        build: returns a model that returns probabilities [B, 1]; of several labels a dict of them.
+        labels: names of the labels.
+
+    Attributes:
+        served: the last model that `build` returned, which shares the weights of the one with one
+            output.
+    """
+
+    def __init__(self, build: Callable[[], tf.keras.Model], labels: Sequence[str]) -> None:
+        self._build, self._labels = build, labels
+        self.served: Any = None
+
+    def __call__(self) -> tf.keras.Model:
+        """Returns the next model; see `joined_outputs`."""
+        self.served = self._build()
+        return joined_outputs(self.served, self._labels)
+
+
 def check_outputs(model: tf.keras.Model, labels: Sequence[str]) -> None:
     """Checks that a model of several labels has an output for each.
 

@@ -21,7 +21,6 @@ from twml_ops.data import Schema, Source, TrainingParts, original_errors
 from twml_ops.training.checkpoints import RunCheckpoints
 from twml_ops.training.cluster import (
     START_KEY,
-    check_one_label,
     with_shared_batch,
 )
 from twml_ops.training.config import AUTO, FORMAT, FORMAT_KEY, RunConfig
@@ -113,8 +112,6 @@ def train(
             data, held_out, holdout = opened or _opened(config, start, data, eval)
         if not is_worker:
             reporter.columns(data)
-        if config.cluster is not None:
-            check_one_label(data.schema.labels)
         second = second_model(config, data.schema)
         rate_given = config.learning_rate is not None
         if config.model != AUTO:

@@ -14,6 +14,7 @@ from twml_ops.data import InputPosition, Source
 from twml_ops.distribute import (
     ChiefBuiltModel,
     HybridTrainer,
+    SavedSlots,
     exit_on_cluster_error,
 )
 from twml_ops.distribute.parameter_server.checkpoint import manager_of
@@ -27,9 +28,10 @@ from twml_ops.training.cluster import (
 )
 from twml_ops.training.cluster_checkpoints import START, cluster_facts
 from twml_ops.training.config import RunConfig
-from twml_ops.training.labels import weighted
+from twml_ops.training.labels import JoinedModel, joined, summed_loss, weighted
 from twml_ops.training.model import make_optimizer
 from twml_ops.training.results import History
+from twml_ops.training.trained_run import restore_slots, saved_slots
 
 OnStep = Callable[[int, Any], None]
 
@@ -59,6 +61,22 @@ class Stage(NamedTuple):
         return cls(**{**values, "config": RunConfig.from_json(values["config"])})
 
 
+def with_optimizer(model: tf.keras.Model, config: RunConfig) -> tf.keras.Model:
+    """Compiles a model with the optimizer of a training, which has new slots.
+
+    Args:
+        model: the model.
+        config: configuration of the training, with a learning rate.
+
+    Returns:
+        The same model.
+    """
+    assert config.learning_rate is not None
+    model.compile(make_optimizer(config.optimizer, config.learning_rate))
+    model.optimizer.build(model.trainable_variables)
+    return model
+
+
 class StageTraining:
     """The part of this process in the training of a stage.
 
@@ -74,6 +92,8 @@ class StageTraining:
         epochs: the most epochs.
         steps: steps of an epoch.
         step_examples: examples of a step of all workers together.
+        labels: names of the labels.
+        build: returns the model as it is trained, with one output for all labels.
     """
 
     def __init__(
@@ -87,6 +107,8 @@ class StageTraining:
     ) -> None:
         self._stages, self._stage, self._model, self._source = stages, stage, model, train
         config, cluster = stage.config, stages.cluster
+        self.labels = train.schema.labels
+        self.build = JoinedModel(model, self.labels)
         self.steps, self.step_examples = steps_of_epoch(train, config)
         self.epochs = stage.epochs
         self._data: WorkerData | None = None
@@ -111,17 +133,32 @@ class StageTraining:
                 self._remove_other_stages(folder)
             assert config.learning_rate is not None
             self._trainer = HybridTrainer(
-                self._model,
+                self.build,
                 make_optimizer(config.optimizer, config.learning_rate),
-                "binary_crossentropy",
+                summed_loss(self.labels),
                 cluster=self._cluster,
                 checkpoint_dir=folder,
                 checkpoint_policy=config.checkpoint_policy,
                 checkpoint_facts=self._facts,
                 facts_may_differ=self._may_differ,
+                saved_slots=self._saved_slots(),
                 **cluster_options(config).trainer_arguments(),
             )
         return self._trainer
+
+    def _saved_slots(self) -> SavedSlots | None:
+        """The slots of the run that the training goes on with; None if it has saved none."""
+        config = self._stage.config
+        found = saved_slots(config)
+        if found is None:
+            return None
+
+        def read() -> tf.keras.Model:
+            model = with_optimizer(self.build(), config)
+            restore_slots(config, model)
+            return model
+
+        return SavedSlots(found.manifest.step, read)
 
     def _remove_other_stages(self, folder: Path) -> None:
         """Removes the checkpoints of the stages before, which nothing needs any more."""
@@ -145,7 +182,7 @@ class StageTraining:
                 layout=models.layout_of(self._model),
                 position=position,
             )
-            return weighted(dataset, config.positive_weight)
+            return weighted(joined(dataset, self.labels), config.positive_weight)
 
         if self._data is None:
             index, count = context.input_pipeline_id, context.num_input_pipelines
@@ -196,6 +233,21 @@ class StageTraining:
             is_whole=data.is_whole,
             is_chief=self._cluster.is_chief,
         )
+
+    def export(self) -> tf.keras.Model:
+        """Copies the trained model to this process, with the slots if the run saves them.
+
+        Returns:
+            The model to serve, with an output for each label.
+        """
+        trainer = self.joined()
+        trained = trainer.export()
+        served, config = self.build.served, self._stage.config
+        if config.save_slots:
+            trainer.export_slots(with_optimizer(trained, config))
+            if served is not trained:
+                served.compile(trained.optimizer)
+        return served
 
     @property
     def weights(self) -> list[Any]:

@@ -169,8 +169,7 @@ class WarmStart:
         config: configuration of the new run, with `from_run`.
 
     Raises:
-        UserError: `from_run` is no finished run, or one whose model corrects its predictions; or
-            the new run is to be trained in a cluster.
+        UserError: `from_run` is no finished run, or one whose model corrects its predictions.
     """
 
     def __init__(self, config: RunConfig) -> None:
@@ -183,8 +182,6 @@ class WarmStart:
             wrong = "its model ends in a correction for --negative-rate"
         elif run.calibration is not None:
             wrong = "it is calibrated: use the run that was calibrated"
-        elif config.cluster is not None:
-            wrong = "a cluster does not start from a run"
         elif config.ensemble > 1:
             wrong = "--ensemble trains new models"
         if wrong is not None:
@@ -227,8 +224,6 @@ def check_slots(config: RunConfig) -> None:
         raise UserError("--save-slots: an ensemble has several optimizers and cannot be continued")
     if config.negative_rate != 1:
         raise UserError("--save-slots: a run with --negative-rate cannot be continued")
-    if config.cluster is not None:
-        raise UserError("--save-slots: a cluster does not save the slots of its servers")
 
 
 def write_slots(folder: Path, model: tf.keras.Model) -> None:
@@ -243,6 +238,29 @@ def write_slots(folder: Path, model: tf.keras.Model) -> None:
         manager.save(step, _slots_of(model), {})
 
 
+def saved_slots(config: RunConfig) -> CheckpointReader | None:
+    """The slots of the run that the training starts from.
+
+    Args:
+        config: configuration of the new run.
+
+    Returns:
+        The slots; None if there are none, or they are of another optimizer.
+
+    Raises:
+        UserError: the saved slots are damaged.
+    """
+    if config.from_run is None:
+        return None
+    folder = Path(config.from_run)
+    if read_run(folder).get("optimizer") != config.optimizer or not (folder / SLOTS).is_dir():
+        return None
+    found = CheckpointManager(folder / SLOTS).latest()
+    if found is None:
+        raise UserError(f"{folder / SLOTS}: has no valid slots of the optimizer")
+    return found
+
+
 def restore_slots(config: RunConfig, model: tf.keras.Model) -> None:
     """Gives the optimizer the slots of the run that the training starts from, if it has them.
 
@@ -255,14 +273,10 @@ def restore_slots(config: RunConfig, model: tf.keras.Model) -> None:
     Raises:
         UserError: the saved slots are damaged.
     """
-    if config.from_run is None:
-        return
-    folder = Path(config.from_run)
-    if read_run(folder).get("optimizer") != config.optimizer or not (folder / SLOTS).is_dir():
-        return
-    found = CheckpointManager(folder / SLOTS).latest()
+    found = saved_slots(config)
     if found is None:
-        raise UserError(f"{folder / SLOTS}: has no valid slots of the optimizer")
+        return
+    folder = Path(str(config.from_run))
     model.optimizer.build(model.trainable_variables)
     state: list[Any] = _slots_of(model)
     enlarged = [v for v in state if not _fits_saved(v, found)]

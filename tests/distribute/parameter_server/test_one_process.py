@@ -11,6 +11,7 @@ ON_BOTH = (
     "training_by_column_equals_a_single_process_and_tables_are_bit_identical",
     "the_tables_of_fields_are_those_of_a_single_process",
     "layers_before_a_table_get_gradients",
+    "a_run_goes_on_with_the_tables_and_slots_of_an_ordinary_model_and_gives_them_back",
     "numbers_of_steps_are_the_recorded_ones",
     "a_checkpoint_is_restored_on_another_number_of_servers_and_the_other_axis",
     "several_steps_of_a_call_are_the_same_steps",

@@ -12,6 +12,7 @@ from tests.distribute.parameter_server.model import ROWS, batches, builder, same
 from tests.distribute.parameter_server.trainers import (
     FIELDS,
     SERVERS,
+    TWO_WORKERS,
     WORKER,
     ConnectedCluster,
     child_test,
@@ -29,6 +30,7 @@ from twml_ops.distribute.parameter_server import (
     ChiefBuiltModel,
     ChiefDecisions,
     ClusterError,
+    SavedSlots,
 )
 from twml_ops.distribute.parameter_server.chief_decisions import heartbeat
 from twml_ops.ops._tape import tf_variable
@@ -407,11 +409,60 @@ def a_chief_built_model_is_built_once_and_equal_in_all_processes():
                 )
                 same(*([w for w in m.get_weights() if w.ndim == 1] for m in (model, again)))
         assert calls == ["built"]
-        expect_error(
-            ValueError,
-            "with_tables must be False with servers, got True and 2",
-            lambda: ChiefBuiltModel(builder, path, first_servers(2), with_tables=True),
-        )
+
+
+def trained_model(optimizer, steps):
+    model = builder(norm=True)
+    model.compile(optimizer, "binary_crossentropy", jit_compile=False)
+    for x, y in (whole_batches() * 2)[:steps]:
+        model.train_on_batch(x, y)
+    return model
+
+
+def slots_by_weight(model):
+    """The slots of each weight, and the number of updates."""
+    slots = [np.array(s) for v in model.trainable_variables for s in model.optimizer.slots_of(v)]
+    return [*slots, int(tf.convert_to_tensor(model.optimizer.iterations))]
+
+
+@child_test
+def a_run_goes_on_with_the_tables_and_slots_of_an_ordinary_model_and_gives_them_back():
+    async_workers = {"cluster": TWO_WORKERS, "mode": "async"}  # of which one trains
+    adam = partial(optimizers.LazyAdam, 0.02)
+    for make, options in (
+        (adam, {"cluster": first_servers(1)}),
+        (adam, {"cluster": first_servers(2), "partition_axis": "column"}),
+        (partial(optimizers.RowWiseAdagrad, 0.1), {"cluster": first_servers(2)}),
+        (adam, {**async_workers, "partition_axis": "row"}),
+    ):
+        options = {"partition_axis": "row", **options}
+        first, want = trained_model(make(), 5), trained_model(make(), 13)
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "model.keras")
+            # The file of an earlier process of the chief has no tables.
+            for _ in range(2):
+                chief = ChiefBuiltModel(
+                    lambda model=first: model, path, options["cluster"], with_tables=True
+                )
+            other = ConnectedCluster(SERVERS[:2], [WORKER, "another:1"], "worker", 1)
+            read = ChiefBuiltModel(lambda: None, path, other, with_tables=True)
+            assert chief.count_params() == read.count_params() == first.count_params()
+            saved = SavedSlots(5, lambda model=first: model)
+            checkpoints = {"checkpoint_dir": os.path.join(folder, "saved"), "saved_slots": saved}
+            options = {**options, **checkpoints, "name": f"from {make} {options['partition_axis']}"}
+            run = trainer(make(), build=chief, **options)
+            parts = [[*whole_batches()[5:], *whole_batches()[:2]], whole_batches()[2:5]]
+            run.fit(lambda _, part=parts[0]: part, 5)
+            run.release()  # the servers have lost all, and the checkpoint has the state
+            run = trainer(make(), build=chief, **options)
+            run.fit(lambda _, part=parts[1]: part, 8, begin=5)
+            got = run.export()
+            same(want.get_weights(), got.get_weights(), 2e-5)
+            got.compile(make())
+            got.optimizer.build(got.trainable_variables)
+            run.export_slots(got)
+            same(slots_by_weight(want), slots_by_weight(got), 2e-5)
+            assert slots_by_weight(got)[-1] == 13
 
 
 @child_test

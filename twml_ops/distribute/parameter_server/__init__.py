@@ -11,6 +11,7 @@ The files, by the question that they answer:
 - `step`, `updates`, `synchronous_workers`: what a step does, who applies an update, and how several
   workers make one;
 - `checkpoint`, `restore`: how a checkpoint is written and read;
+- `optimizer_slots`: slots of an earlier training, and slots of an ordinary model;
 - `weight_averages`: averages of the weights, on the servers;
 - `chief_decisions`: what the chief decides for all processes;
 - `trainer`, `chief_built_model`: the public interface.
@@ -20,6 +21,7 @@ from twml_ops.distribute.parameter_server.chief_built_model import ChiefBuiltMod
 from twml_ops.distribute.parameter_server.chief_decisions import ChiefDecisions
 from twml_ops.distribute.parameter_server.cluster import Cluster, ClusterError, serve
 from twml_ops.distribute.parameter_server.failures import exit_on_cluster_error
+from twml_ops.distribute.parameter_server.optimizer_slots import SavedSlots
 from twml_ops.distribute.parameter_server.restore import iter_checkpoints
 from twml_ops.distribute.parameter_server.trainer import FitResult, HybridTrainer
 
@@ -30,6 +32,7 @@ __all__ = [
     "ClusterError",
     "FitResult",
     "HybridTrainer",
+    "SavedSlots",
     "exit_on_cluster_error",
     "iter_checkpoints",
     "serve",

@@ -1,8 +1,9 @@
 """A model that the chief builds for all processes of a run, which read it from a file.
 
 Building a model may take long, since layers adapt to the data. The file has the layers and their
-states but no tables, which are created, one shard on each server, when the run starts. Processes
-without servers may share a model with its tables.
+states but no tables, which are created, one shard on each server, when the run starts. Of a model
+that was trained before, the chief has the values of the tables; processes without servers share
+the model with its tables.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import os
 import posixpath
 import tempfile
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import tensorflow as tf
@@ -45,9 +47,10 @@ class ChiefBuiltModel:
             heartbeats of the chief while it builds the model.
         again: Whether the chief builds the model although there is a file, which has no initial
             values of tables.
-        with_tables: Whether the file and the copies have the values of the tables, which each
-            process then keeps in memory: for models that were trained before. There must be no
-            servers.
+        with_tables: Whether tables begin with the values that `build` returns: for models that
+            were trained before. With servers only the chief has these values, in memory, and it
+            builds the model although there is a file. Without servers the file and the copies
+            have them, which each process then keeps in memory.
 
     Attributes:
         name: The name of the model.
@@ -55,7 +58,6 @@ class ChiefBuiltModel:
     Raises:
         ClusterError: There is no file, and the chief has not written a heartbeat for `timeout`
             seconds; or a server cannot be reached.
-        ValueError: The cluster has servers, and `with_tables` is true.
     """
 
     def __init__(
@@ -68,27 +70,31 @@ class ChiefBuiltModel:
         with_tables: bool = False,
     ) -> None:
         cluster = Cluster.from_environment() if cluster is None else cluster
-        if with_tables and cluster.servers:
-            raise ValueError(
-                f"with_tables must be False with servers, got True and {len(cluster.servers)}"
-            )
         path = str(path)
         if cluster.job == "worker":
             run_with_timeout(timeout + 5, "connecting", cluster.connect, timeout)
         without_servers = ParameterServerPlacement("", [], tf.float32, False)
-        scope = placement.placement_scope(without_servers)
-        with contextlib.nullcontext() if with_tables else scope:
-            if cluster.is_chief and (again or not tf.io.gfile.exists(path)):
-                tf.io.gfile.makedirs(posixpath.dirname(path) or ".")
-                with heartbeat(f"{path}.beat", timeout / HEARTBEATS):
+        chief_has_tables = with_tables and bool(cluster.servers)
+        scope = partial(placement.placement_scope, without_servers)
+        if cluster.is_chief and (again or chief_has_tables or not tf.io.gfile.exists(path)):
+            tf.io.gfile.makedirs(posixpath.dirname(path) or ".")
+            with heartbeat(f"{path}.beat", timeout / HEARTBEATS):
+                with contextlib.nullcontext() if with_tables else scope():
                     self._model = build()
-                    _write(self._model, path)
-                tf.io.gfile.remove(f"{path}.beat")
-            else:
-                wait_for_file(path, f"{path}.beat", timeout)
+                shared = self._model
+                if chief_has_tables:
+                    with scope():
+                        shared = self()
+                _write(shared, path)
+            tf.io.gfile.remove(f"{path}.beat")
+        else:
+            wait_for_file(path, f"{path}.beat", timeout)
+            with scope() if chief_has_tables or not with_tables else contextlib.nullcontext():
                 self._model = _read(path)
         self.name = self._model.name
-        self._table_weights = sum(t.shape.num_elements() for t in without_servers.tables)
+        has_tables = with_tables and (cluster.is_chief or not chief_has_tables)
+        tables = [] if has_tables else without_servers.tables
+        self._table_weights = sum(t.shape.num_elements() for t in tables)
 
     def __call__(self) -> tf.keras.Model:
         """Returns a copy of the model.

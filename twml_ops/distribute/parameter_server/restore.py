@@ -37,12 +37,12 @@ from twml_ops.distribute.parameter_server.checkpoint import (
     server_file,
 )
 from twml_ops.distribute.parameter_server.placement import ParameterServerPlacement
-from twml_ops.distribute.parameter_server.state import RunState, component_optimizers
+from twml_ops.distribute.parameter_server.state import RunState
 from twml_ops.distribute.parameter_server.tables import (
     RemoteTable,
     RemoteVariable,
-    concat_shards,
     copy_model_weights,
+    merge_shards,
 )
 from twml_ops.distribute.parameter_server.weight_averages import WeightAverages
 from twml_ops.ops._tape import tf_variable
@@ -134,8 +134,7 @@ def restore(
     step = checkpoint.manifest.step
     state.step.assign(tf.constant(step, tf.int64))
     state.snapshots.assign(tf.constant(snapshots, tf.int64))
-    for each in component_optimizers(state.optimizer):
-        each.iterations.assign(tf.cast(step, each.iterations.dtype))
+    state.set_iterations(step)
 
 
 def _restore_averages(
@@ -192,7 +191,7 @@ def read_model(
     with chain.reading():
         for i, (table, description) in enumerate(zip(tables, descriptions, strict=True)):
             shards = [chain.read_shard(s, f"{i}", table.dtype) for s in range(chain.servers)]
-            whole[table.name] = _merge_shards(shards, description["by_row"], table.shape)
+            whole[table.name] = merge_shards(shards, description["by_row"], table.shape)
         if weights:
             names = [f"{i}" for i in range(len(weights))]
             values = chain.values(DENSE, names, [tf.as_dtype(v.dtype) for v in weights])
@@ -262,7 +261,7 @@ def _restore(
             shards = [chain.read_shard(s, name, variable.dtype) for s in range(chain.servers)]
             # The shape of a remote tensor would wait for the server while it holds Python's lock.
             shape = table.shape[: variable.shape.rank]
-            whole = _merge_shards(shards, by_row, shape)
+            whole = merge_shards(shards, by_row, shape)
             has_columns = table.by_row or shape.rank > 1
             value = tf.identity(table.slice_shard(whole, p)) if has_columns else whole
         tf.raw_ops.AssignVariableOp(resource=variable.handle, value=value)
@@ -280,16 +279,6 @@ def _values(
         dtypes=dtypes,
     )
     return values
-
-
-def _merge_shards(shards: Sequence[tf.Tensor], by_row: bool, shape: tf.TensorShape) -> tf.Tensor:
-    """Returns the whole table, or the whole slot, of which the servers have the shards."""
-    if len(shards) == 1:
-        return shards[0]
-    # A slot with one number a row becomes the mean over the columns of each shard.
-    if not by_row and shape.rank == 1:
-        return tf.add_n(list(shards)) / len(shards)
-    return concat_shards(shards, by_row, shape[0])
 
 
 def _identity(description: dict[str, Any]) -> dict[str, Any]:

@@ -92,8 +92,10 @@ class RunState:
         optimizer: The optimizer of all weights.
         share_dense: Whether workers share the dense weights on the servers. A single worker keeps
             them.
+        steps_before: The updates that the optimizer has made before the run.
 
     Attributes:
+        steps_before: The updates that the optimizer has made before the run.
         step: int64, the steps of all workers.
         generation: int64, the generation of the queues of synchronous workers.
         updating: int64, 1 while the leader of synchronous workers updates the shared variables.
@@ -112,8 +114,10 @@ class RunState:
         model: tf.keras.Model,
         optimizer: Any,
         share_dense: bool,
+        steps_before: int = 0,
     ) -> None:
         self.prefix = prefix
+        self.steps_before = steps_before
         self.devices = cluster.devices
         self.tables = list(tables)
         self.optimizer = optimizer
@@ -278,6 +282,16 @@ class RunState:
             shared.initialize()
         for counter in (self.step, self.snapshots):
             counter.assign(tf.constant(0, tf.int64))
+        self.set_iterations(0)
+
+    def set_iterations(self, step: int) -> None:
+        """Gives the optimizer of this process its number of updates.
+
+        Args:
+            step: The step of the run.
+        """
+        for each in component_optimizers(self.optimizer):
+            each.iterations.assign(tf.cast(step + self.steps_before, each.iterations.dtype))
 
     def reset_counters(self, new_generations: bool = True) -> None:
         """Resets the counters that are not part of checkpoints.

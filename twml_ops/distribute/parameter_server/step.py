@@ -291,8 +291,11 @@ class StepGraph:
             return None
         optimizers = component_optimizers(self.optimizer)
         weights = [(s.remote, [tf_variable(s.local)]) for s in self.state.shared_variables]
-        steps = (self.state.step, [tf_variable(each.iterations) for each in optimizers])
-        return SharedValues([*weights, steps], self.placement.links)
+        iterations = [tf_variable(each.iterations) for each in optimizers]
+        values = SharedValues([*weights, (self.state.step, iterations)], self.placement.links)
+        for each in iterations if self.state.steps_before else ():
+            each.assign_add(tf.cast(self.state.steps_before, each.dtype))
+        return values
 
     def _backward(
         self,

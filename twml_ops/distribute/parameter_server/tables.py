@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import operator
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import tensorflow as tf
 
-from twml_ops import _keras
+from twml_ops import _keras, placement
 from twml_ops.ops._tape import tf_variable
 
 _MESSAGE_BYTES = 64 << 20  # of one transfer; a protocol buffer has at most 2 GB
@@ -272,6 +273,25 @@ def concat_shards(shards: Sequence[Any], by_row: bool, num_rows: int) -> tf.Tens
     return tf.gather(whole, tf.math.invert_permutation(order))
 
 
+def merge_shards(shards: Sequence[tf.Tensor], by_row: bool, shape: tf.TensorShape) -> tf.Tensor:
+    """Puts shards of a table or of a slot together.
+
+    Args:
+        shards: All shards, in the order of the servers.
+        by_row: Whether the table is sharded by row.
+        shape: The shape of the whole. A slot with one number a row, of a table that is sharded by
+            column, becomes the mean over the columns of each shard.
+
+    Returns:
+        The whole, of this shape.
+    """
+    if len(shards) == 1:
+        return shards[0]
+    if not by_row and shape.rank == 1:
+        return tf.add_n(list(shards)) / len(shards)
+    return concat_shards(shards, by_row, shape[0])
+
+
 def copy_model_weights(
     source: Any, target: Any, tables: Mapping[str, tf.Tensor] | None = None
 ) -> None:
@@ -280,7 +300,7 @@ def copy_model_weights(
     A table of `source` that is on servers is fetched. A table of `source` may also have no values
     anywhere (see `ChiefBuiltModel`). Then a remote table of `target` takes over its initializer,
     and a whole table of `target` gets the value in `tables`, or what the initializer draws if there
-    is none.
+    is none. A whole table of `source` becomes the initial value of a remote table of `target`.
 
     Args:
         source: A Keras model.
@@ -288,14 +308,13 @@ def copy_model_weights(
         tables: Maps names of tables of `source` without values to their values, [N, D].
     """
     for target_layer, source_layer in zip(_layers(target), _layers(source), strict=True):
-        source_tables = layer_tables(source_layer)
-        if not any(isinstance(k, RemoteTable) for k in source_tables):
+        target_tables, source_tables = layer_tables(target_layer), layer_tables(source_layer)
+        if not any(isinstance(k, RemoteTable) for k in (*source_tables, *target_tables)):
             store: dict[str, Any] = {}
             source_layer.save_own_variables(store)
             if store:
                 target_layer.load_own_variables(store)
             continue
-        target_tables = layer_tables(target_layer)
         for target_table, source_table in zip(target_tables, source_tables, strict=True):
             _copy_table(source_table, target_table, tables or {})
         table_ids = {id(k) for k in (*target_tables, *source_tables)}
@@ -319,7 +338,24 @@ def layer_tables(layer: Any) -> list[Any]:
     return list(getattr(layer, "table_variables", ()))
 
 
-def _copy_table(source: RemoteTable, target: Any, tables: Mapping[str, tf.Tensor]) -> None:
+def pairs_of_tables(model: Any, other: Any) -> Iterator[tuple[Any, Any]]:
+    """Iterates over the tables of two models of the same layers.
+
+    Args:
+        model: A Keras model.
+        other: Another one.
+
+    Yields:
+        Each table of `model` and the same of `other`, which are variables or `RemoteTable`s.
+    """
+    for layer, other_layer in zip(_layers(model), _layers(other), strict=True):
+        yield from zip(layer_tables(layer), layer_tables(other_layer), strict=True)
+
+
+def _copy_table(source: Any, target: Any, tables: Mapping[str, tf.Tensor]) -> None:
+    if not isinstance(source, RemoteTable):
+        target.initializer = partial(_value_of, source)
+        return
     if isinstance(target, RemoteTable):
         target.initializer = source.initializer
         return
@@ -328,6 +364,12 @@ def _copy_table(source: RemoteTable, target: Any, tables: Mapping[str, tf.Tensor
     else:
         value = tables[source.name] if source.name in tables else source.initial_value()
     tf_variable(target).assign(tf.cast(value, target.dtype))
+
+
+def _value_of(table: Any, shape: Sequence[int]) -> tf.Tensor:
+    """The values of a whole table, as an initializer of a table of its shape."""
+    del shape
+    return tf.convert_to_tensor(placement.placement_of(table).read(table))
 
 
 def _layers(model: Any) -> list[Any]:

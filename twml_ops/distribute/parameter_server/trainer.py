@@ -30,6 +30,11 @@ from twml_ops.distribute.parameter_server.failures import (
     run_with_timeout,
     unpack_batch,
 )
+from twml_ops.distribute.parameter_server.optimizer_slots import (
+    SavedSlots,
+    assign_slots,
+    read_slots,
+)
 from twml_ops.distribute.parameter_server.placement import ParameterServerPlacement, shards_by_row
 from twml_ops.distribute.parameter_server.state import RunState, component_optimizers
 from twml_ops.distribute.parameter_server.step import StepGraph
@@ -128,6 +133,8 @@ class HybridTrainer:
         facts_may_differ: Names of facts in which a checkpoint may differ.
         checkpoint_policy: Whether checkpoints have all rows of the tables or those that changed;
             see `twml_ops.checkpoint.TablePolicy`.
+        saved_slots: The optimizer's slots of an earlier training, with which the run begins if it
+            has no checkpoint; None: the slots are new.
         timeout: Limit in seconds for a step, and for waiting for servers or workers.
         name: The name of the run. Two runs on the same servers need different names.
 
@@ -166,6 +173,7 @@ class HybridTrainer:
         checkpoint_facts: Mapping[str, Any] | None = None,
         facts_may_differ: Sequence[str] = (),
         checkpoint_policy: Literal["full", "one-shot", "consecutive", "intermittent"] = "full",
+        saved_slots: SavedSlots | None = None,
         timeout: float = 120.0,
         name: str = "hybrid",
     ) -> None:
@@ -226,6 +234,7 @@ class HybridTrainer:
         self._pipeline = pipeline
         self._exchange_every = exchange_every
         self._steps_per_execution = steps_per_execution
+        self._saved_slots = saved_slots
         self._prefix = f"twml/{name}"
         if self._facts is not None:  # servers may outlive a run
             digest = hashlib.sha256(json.dumps(self._facts, sort_keys=True).encode()).hexdigest()
@@ -441,6 +450,18 @@ class HybridTrainer:
             model.save(str(Path(path)))
         return model
 
+    def export_slots(self, model: tf.keras.Model) -> None:
+        """Copies the optimizer's slots and its number of updates to an exported model.
+
+        Args:
+            model: What `export` has returned, compiled with an optimizer like the trainer's, which
+                is built.
+
+        Raises:
+            ClusterError: A server has ended or does not respond.
+        """
+        self._call("reading slots", read_slots, self.state, self.model, model)
+
     def save(self) -> str:
         """Saves a checkpoint of the run.
 
@@ -495,7 +516,8 @@ class HybridTrainer:
         model.compile(loss=self._loss)
         share_dense = len(cluster.workers) > 1
         args = (self._prefix, cluster, self.placement.tables, model, self.optimizer, share_dense)
-        self.state = self._call("creating the shared variables", RunState, *args)
+        before = 0 if self._saved_slots is None else self._saved_slots.step
+        self.state = self._call("creating the shared variables", RunState, *args, before)
         if not share_dense or self._exchange_every > 1:
             self.optimizer.build(model.trainable_variables)
         for each in component_optimizers(self.optimizer):
@@ -542,6 +564,8 @@ class HybridTrainer:
         )
         if not saved:
             state.initialize()
+            if self._saved_slots is not None:
+                assign_slots(state, self.model, self._saved_slots.read())
 
     def _resources(self) -> ClusterResources:
         return ClusterResources(
