@@ -152,7 +152,7 @@ class CategoryStatistics(ResizableState, tf.keras.layers.Layer):
             self._check_left_out(without, may_train)
         totals = self._totals.read_value()
         # The hashes do not depend on the check, so layers that compute the same ones share them.
-        keys = category_keys(ids, self.crosses, hash_keys, tf.stack)
+        keys = category_keys(ids, self.crosses, hash_keys, tf.gather, tf.concat)
         with tf.control_dependencies([tf.debugging.assert_positive(tf.size(totals), not_adapted)]):
             known = self._keys.read_value()
         used = tf.ones([1, self.num_folds])
@@ -169,7 +169,9 @@ class CategoryStatistics(ResizableState, tf.keras.layers.Layer):
         Returns:
             int64 [B, F + crosses]; layers with equal categories find them at equal places.
         """
-        keys = category_keys(tf.convert_to_tensor(ids, tf.int64), self.crosses, hash_keys, tf.stack)
+        keys = category_keys(
+            tf.convert_to_tensor(ids, tf.int64), self.crosses, hash_keys, tf.gather, tf.concat
+        )
         return ops.find_keys(self._keys.read_value(), keys)
 
     def of_found(self, found: Any, row_keys: Any, without: int) -> tf.Tensor:
