@@ -174,18 +174,20 @@ class CategoryStatistics(ResizableState, tf.keras.layers.Layer):
         )
         return ops.find_keys(self._keys.read_value(), keys)
 
-    def of_found(self, found: Any, row_keys: Any, without: int) -> tf.Tensor:
+    def of_found(self, found: Any, row_keys: Any, without: int | None = None) -> tf.Tensor:
         """What `call` returns in training, for categories that `find` has looked up already.
 
         Args:
             found: int64 [B, F + crosses], as `find` returns.
             row_keys: integers [B].
-            without: a fold that the statistics leave out beside that of the row.
+            without: a fold that the statistics leave out beside that of the row; None: there is
+                none.
 
         Returns:
             float32 [B, F + crosses].
         """
-        self._check_left_out(without, True)
+        if without is not None:
+            self._check_left_out(without, True)
         rows = tf.convert_to_tensor(found, tf.int64)
         return self._statistics(
             rows, self._folds_used(row_keys, without), self._totals.read_value()

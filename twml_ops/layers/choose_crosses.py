@@ -140,7 +140,9 @@ def _losses(crosses: list[tuple[int, ...]], fit: Examples, held_out: Examples) -
     x: list[list[tuple[Array, Array]]] = [[(seen.numbers, held_out.numbers)] for _ in range(2)]
     for layer in kinds:
         layer.adapt_from_counts(counts)
-        values = layer((seen.ids, seen.row_keys), training=True).numpy()
+    found = kinds[0].find(seen.ids)
+    for layer in kinds:
+        values = layer.of_found(found, seen.row_keys).numpy()
         new = layer(held_out.ids).numpy()
         x[0].append((values[:, :fields], new[:, :fields]))
         x[1].append((values, new))
