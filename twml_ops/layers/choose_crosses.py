@@ -24,7 +24,7 @@ MAX_CATEGORIES = 1 << 22
 _HELD_OUT = 5  # one of so many examples
 _MAX_TREE_EXAMPLES = 1 << 16  # on which the trees are trained that compare columns
 _BITS, _SALT = 31, 3
-_TREES = TreeOptions(150, 8, 31, 50, 0.1, 0)  # enough to compare columns
+_TREES = TreeOptions(75, 8, 31, 50, 0.2, 0)  # large steps are enough to compare columns
 _recent: RecentResults[list[tuple[int, ...]]] = RecentResults()
 
 
