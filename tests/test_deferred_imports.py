@@ -1,4 +1,4 @@
-"""TensorFlow's import does not load packages that a command may not need."""
+"""The imports of TensorFlow and LightGBM load no packages that a command may not need."""
 
 import subprocess
 import sys
@@ -12,13 +12,13 @@ import sys
 from twml_ops import _deferred_imports
 _deferred_imports.defer()
 _deferred_imports.defer()
-import tensorflow
-print(*tensorflow.FOUND)
+import tensorflow, lightgbm
+print(*tensorflow.FOUND, *lightgbm.FOUND)
 import sklearn, matplotlib.pyplot
 print(sklearn.VALUE, matplotlib.pyplot.VALUE)
 assert not any(type(f).__module__ == _deferred_imports.__name__ for f in sys.meta_path)
 """
-TENSORFLOW = """
+IMPORTS = """
 import sys
 FOUND = []
 import matplotlib.pyplot as plt
@@ -40,7 +40,8 @@ def packages(tmp_path):
     (tmp_path / "matplotlib" / "pyplot.py").write_text(
         "import sys; sys.loaded.append('pyplot'); VALUE = 'pyplot'"
     )
-    (tmp_path / "tensorflow.py").write_text(TENSORFLOW)
+    for name in ("tensorflow", "lightgbm"):
+        (tmp_path / f"{name}.py").write_text(IMPORTS)
     return tmp_path
 
 
@@ -52,10 +53,10 @@ def run(code, packages):
     )
 
 
-def test_packages_load_at_their_first_use_after_tensorflow(packages):
+def test_packages_load_at_their_first_use_after_the_imports(packages):
     done = run(CODE, packages)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines() == ["no sklearn", "sklearn pyplot"]
+    assert done.stdout.splitlines() == ["no sklearn no sklearn", "sklearn pyplot"]
 
 
 def test_asking_a_deferred_module_where_it_is_does_not_load_it(packages):

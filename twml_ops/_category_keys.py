@@ -23,15 +23,23 @@ def id_keys(ids: Any, fields: Any, hash_ids: Callable[..., Any]) -> Any:
 
 
 def category_keys(
-    ids: Any, crosses: Sequence[Sequence[int]], hash_ids: Callable[..., Any], stack: Any
+    ids: Any,
+    crosses: Sequence[Sequence[int]],
+    hash_ids: Callable[..., Any],
+    take: Callable[..., Any],
+    join: Callable[..., Any],
 ) -> Any:
     """A 62-bit key for each field and each cross of a batch.
+
+    All crosses of one size are computed together, so that a graph has few operations, whose tracing
+    would cost more than their execution.
 
     Args:
         ids: int64 [B, F], NumPy or TensorFlow.
         crosses: tuples of field positions.
         hash_ids: `core.hash_ids` or `ops.hash_ids`, by which both sides compute the same keys.
-        stack: `np.stack` or `tf.stack`.
+        take: `np.take` or `tf.gather`.
+        join: `np.concatenate` or `tf.concat`.
 
     Returns:
         int64 [B, F + len(crosses)].
@@ -40,10 +48,14 @@ def category_keys(
     keys = id_keys(ids, np.arange(width, dtype=np.int64), hash_ids)
     if not crosses:
         return keys
-    columns = [keys[:, f] for f in range(width)]
-    for first, *rest in crosses:
-        key = columns[first]
-        for field in rest:
-            key = hash_ids(key + columns[field], _KEY_BITS, _CROSS_SALT)
-        columns.append(key)
-    return stack(columns, axis=1)
+    parts, order = [keys], list(range(width))
+    for size in sorted({len(cross) for cross in crosses}):
+        chosen = [i for i, cross in enumerate(crosses) if len(cross) == size]
+        columns = [[crosses[i][position] for i in chosen] for position in range(size)]
+        of_crosses = take(keys, columns[0], axis=1)
+        for fields in columns[1:]:
+            of_crosses = hash_ids(of_crosses + take(keys, fields, axis=1), _KEY_BITS, _CROSS_SALT)
+        parts.append(of_crosses)
+        order += [width + i for i in chosen]
+    places = sorted(range(len(order)), key=order.__getitem__)
+    return take(join(parts, axis=1), places, axis=1)

@@ -1,7 +1,7 @@
-"""Keeps TensorFlow's import from loading packages that a command may not need.
+"""Keeps the imports of TensorFlow and LightGBM from loading packages that a command may not need.
 
-Keras 3 imports scikit-learn (and with it SciPy) and Matplotlib's pyplot if they are installed. They
-take about as long as Keras itself.
+Keras 3 and LightGBM import scikit-learn (and with it SciPy), and Keras Matplotlib's pyplot, if they
+are installed. They take about as long as Keras itself, and much longer than the rest of LightGBM.
 """
 
 from __future__ import annotations
@@ -19,16 +19,19 @@ from twml_ops import _import_hooks
 LAZY = ("matplotlib.pyplot",)
 """Modules that load when one of their attributes is used first."""
 HIDDEN = ("sklearn",)
-"""Packages of which Keras uses attributes at once, for wrappers that no command uses."""
+"""Packages of which these imports use attributes at once, for wrappers that no command uses."""
+_IMPORTS = ("tensorflow", "lightgbm")
 
 
 def defer() -> None:
     """Defers these imports if TensorFlow has not been imported yet.
 
-    Afterwards all of them can be imported. Keras stays without its wrappers for scikit-learn in
-    this process.
+    Afterwards all of them can be imported. Keras and LightGBM stay without their wrappers for
+    scikit-learn in this process.
     """
-    _import_hooks.import_within(deferred)
+    if "tensorflow" not in sys.modules:
+        for module in _IMPORTS:
+            _import_hooks.import_within(deferred, module)
 
 
 @contextmanager
@@ -49,7 +52,7 @@ class _Finder:
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
         if name in HIDDEN:
-            raise ModuleNotFoundError(f"{name} is hidden from TensorFlow's import", name=name)
+            raise ModuleNotFoundError(f"{name} is hidden from this import", name=name)
         if name not in LAZY:
             return None
         others = (f for f in sys.meta_path if f is not self)

@@ -159,7 +159,9 @@ def _category_statistics(
     padded = np.append(keys, -1)
 
     def step(r: Registers) -> None:
-        wanted = category_keys(r[ids].astype(np.int64), crosses, _core.hash_ids, np.stack)
+        wanted = category_keys(
+            r[ids].astype(np.int64), crosses, _core.hash_ids, np.take, np.concatenate
+        )
         row = np.searchsorted(keys, wanted)
         r[out] = statistics[np.where(padded[row] == wanted, row, len(keys))]
 

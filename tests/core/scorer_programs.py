@@ -242,7 +242,7 @@ def _statistics() -> Example:
     e = Example()
     ids = np.stack(np.meshgrid(np.arange(4), np.arange(4), np.arange(2)), -1).reshape(-1, 3)
     crosses = [[0, 1], [0, 1, 2]]
-    keys = np.unique(category_keys(ids, crosses, _core.hash_ids, np.stack))
+    keys = np.unique(category_keys(ids, crosses, _core.hash_ids, np.take, np.concatenate))
     arrays = {"keys": keys, "statistics": _normal(len(keys) + 1)}
     x = e.number("x", 3, kind="integer")
     e.step("category_statistics", [x], ["#0"], arrays, crosses=crosses)

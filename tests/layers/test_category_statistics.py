@@ -171,9 +171,20 @@ def test_numpy_and_tensorflow_compute_the_same_keys_and_folds(rows, keys):
         numpy = fold_of(keys, 4, boundaries, core.hash_ids, np.searchsorted)
         graph = fold_of(tf.constant(keys), 4, boundaries, ops.hash_ids, tf.searchsorted)
         np.testing.assert_array_equal(numpy, graph)
-    numpy = category_keys(ids, CROSSES, core.hash_ids, np.stack)
-    graph = category_keys(tf.constant(ids), CROSSES, ops.hash_ids, tf.stack)
+    numpy = category_keys(ids, CROSSES, core.hash_ids, np.take, np.concatenate)
+    graph = category_keys(tf.constant(ids), CROSSES, ops.hash_ids, tf.gather, tf.concat)
     np.testing.assert_array_equal(numpy, graph)
+
+
+def test_the_key_of_a_cross_depends_on_its_fields_alone():
+    """Crosses of one size are computed together, in whatever order the sizes are given."""
+    ids = examples(50)[0]
+    crosses = [(2, 1, 0), (0, 2), (0, 1, 2), (2, 1)]
+    functions = core.hash_ids, np.take, np.concatenate
+    together = category_keys(ids, crosses, *functions)
+    alone = [category_keys(ids, [cross], *functions)[:, 3:] for cross in crosses]
+    fields = category_keys(ids, [], *functions)
+    np.testing.assert_array_equal(together, np.concatenate([fields, *alone], axis=1))
 
 
 def test_the_same_id_in_two_fields_is_two_categories():

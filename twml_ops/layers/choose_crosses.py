@@ -24,7 +24,7 @@ MAX_CATEGORIES = 1 << 22
 _HELD_OUT = 5  # one of so many examples
 _MAX_TREE_EXAMPLES = 1 << 16  # on which the trees are trained that compare columns
 _BITS, _SALT = 31, 3
-_TREES = TreeOptions(150, 8, 31, 50, 0.1, 0)  # enough to compare columns
+_TREES = TreeOptions(75, 8, 31, 50, 0.2, 0)  # large steps are enough to compare columns
 _recent: RecentResults[list[tuple[int, ...]]] = RecentResults()
 
 
@@ -140,7 +140,9 @@ def _losses(crosses: list[tuple[int, ...]], fit: Examples, held_out: Examples) -
     x: list[list[tuple[Array, Array]]] = [[(seen.numbers, held_out.numbers)] for _ in range(2)]
     for layer in kinds:
         layer.adapt_from_counts(counts)
-        values = layer((seen.ids, seen.row_keys), training=True).numpy()
+    found = kinds[0].find(seen.ids)
+    for layer in kinds:
+        values = layer.of_found(found, seen.row_keys).numpy()
         new = layer(held_out.ids).numpy()
         x[0].append((values[:, :fields], new[:, :fields]))
         x[1].append((values, new))

@@ -333,12 +333,12 @@ class Fields:
             ensembles: number of ensembles for each label; None: the default.
         """
         present = self.inputs.get("continuous_present")
-        parts = [] if present is None else [self.inputs["continuous"]]
-        statistics = None
+        others = [] if present is None else [self.inputs["continuous"]]
+        first, statistics, means = len(others), None, []
         if self._statistics is not None:
-            first = 0 if present is None else int(present.shape[1])
-            statistics = TreeStatistics(self._statistics, first)
-            parts += self._statistics.outputs
+            columns = 0 if present is None else int(present.shape[1])
+            statistics = TreeStatistics(self._statistics, columns)
+            means = self._statistics.outputs
         if self._raw is not None and self._schema.sparse_dim <= MAX_MULTI_HOT:
             dim = self._schema.sparse_dim
             multi_hot = SparseLinear(
@@ -349,12 +349,15 @@ class Fields:
                 trainable=False,
                 name="tree_multi_hot",
             )
-            parts.append(multi_hot(self._raw))
+            others.append(multi_hot(self._raw))
+        parts = [*others[:first], *means, *others[first:]]
         if not parts:
             return []
         x = concatenated(parts, "tree_input")
         options = tree_options(self._num_examples, ensembles)
-        return tree_logits(self.inputs, x, present, dataset, self.labels, statistics, options)
+        return tree_logits(
+            self.inputs, x, others, present, dataset, self.labels, statistics, options
+        )
 
     def model(self, name: str, terms: Sequence[Any], others: Sequence[Any] = ()) -> tf.keras.Model:
         """The model whose logits are the sum of the terms [B, L] and a bias.

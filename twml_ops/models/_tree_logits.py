@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -28,11 +28,6 @@ class TreeStatistics(NamedTuple):
 
     columns: StatisticsColumns
     first: int
-
-    @property
-    def stop(self) -> int:
-        """Number of columns of the trees up to the last one of the statistics."""
-        return self.first + self.columns.width
 
     def known(self, inputs: list[Array], fold: int) -> list[Array]:
         """The inputs of the trees as the ensemble of a fold may know them: without its labels.
@@ -74,6 +69,7 @@ def tree_options(num_examples: int, ensembles: int | None) -> dict[str, Any]:
 def tree_logits(
     inputs: dict[str, Any],
     x: Any,
+    others: Sequence[Any],
     present: Any,
     dataset: tf.data.Dataset,
     labels: tuple[str, ...],
@@ -85,6 +81,7 @@ def tree_logits(
     Args:
         inputs: symbolic inputs of the model, by name.
         x: what the trees are made of, symbolic, float [B, C].
+        others: the parts [B, any] of x that are no statistics, in their order.
         present: bool [B, P], whether the first P columns are there; None: P is 0.
         dataset: batches in the layout "keyed_fields".
         labels: names of the labels.
@@ -96,7 +93,8 @@ def tree_logits(
         examples than theirs by less than 1 % of that of a constant.
     """
     parts = [x] if present is None else [x, present]
-    extract = tf.keras.Model(inputs, parts)
+    given = [*others] if present is None else [*others, present]
+    extract = _extractor(inputs, given, dataset)
     optional = 0 if present is None else int(present.shape[1])
     logits = []
     for index, label in enumerate(labels):
@@ -114,7 +112,9 @@ def tree_logits(
         )
         with phase("boosted trees"):
             trees.adapt(
-                _examples(extract, dataset, label if len(labels) > 1 else None, statistics),
+                _examples(
+                    extract, len(others), dataset, label if len(labels) > 1 else None, statistics
+                ),
                 columns=statistics and statistics.known,
             )
         if trees.held_out_gain < _MIN_GAIN:
@@ -123,25 +123,41 @@ def tree_logits(
     return logits
 
 
+def _extractor(
+    inputs: dict[str, Any], tensors: list[Any], dataset: tf.data.Dataset
+) -> Callable[[Any], list[Any]]:
+    """A function from the features of a batch to tensors of a model."""
+    if not tensors:
+        return lambda features: []
+    model = tf.keras.Model(inputs, tensors)
+    spec = {name: dataset.element_spec[0][name] for name in model.input}
+    # Traced once: the last batch has another length.
+    call = tf.function(
+        lambda features: tf.nest.flatten(model(features, training=False)),
+        input_signature=[spec],
+        autograph=False,
+    )
+    return lambda features: call({name: features[name] for name in spec})
+
+
 def _examples(
-    extract: tf.keras.Model,
+    extract: Callable[[Any], list[Any]],
+    num_others: int,
     dataset: tf.data.Dataset,
     label: str | None,
     statistics: TreeStatistics | None,
 ) -> Iterator[tuple[Any, ...]]:
     """Batches for `BoostedTrees.adapt`, with the places of categories instead of statistics."""
-    call = tf.function(lambda features: extract(features, training=False), autograph=False)
-    names = list(extract.input)
     for features, labels, *weights in dataset:
         if ROW_KEYS not in features:
             raise ValueError(
                 f"dataset must have the feature {ROW_KEYS}, as that of data.Source has, for "
                 f"boosted trees, got {sorted(features)}: add it, or pass trees=False"
             )
-        columns = tf.nest.flatten(call({name: features[name] for name in names}))
+        found = [tensor.numpy() for tensor in extract(features)]
+        none = np.zeros((len(features[ROW_KEYS]), 0), np.float32)
+        columns = [np.concatenate([none, *found[:num_others]], axis=1), *found[num_others:]]
         if statistics is not None:
-            x = columns[0].numpy()
-            columns[0] = np.delete(x, slice(statistics.first, statistics.stop), axis=1)
             columns.append(statistics.columns.find(features["categorical"]))
         y = labels if label is None else labels[label]
         yield [*columns, features[ROW_KEYS]], y, *weights

@@ -91,17 +91,27 @@ def iter_predictions(
 
 
 def importances_of(
-    model: tf.keras.Model, source: Source, seed: int, reporter: Reporter
+    model: tf.keras.Model,
+    source: Source,
+    seed: int,
+    reporter: Reporter,
+    predict: Callable[[Any], Any],
 ) -> list[FeatureImportance]:
     """The permutation importance of each feature on a random sample of a data set.
 
     The sample has at most 8,192 examples, and fewer, but 1,024, for many features.
+
+    Args:
+        model: model that returns probabilities [B, 1]; of several labels a dict of them.
+        source: the data set.
+        seed: seed of the sample.
+        reporter: is told what happens.
+        predict: the compiled model, `scoring.predictor`.
     """
     schema = source.schema
     features = max(1, len(schema.continuous) + len(schema.categorical))
     rows = max(1024, min(8192, _IMPORTANCE_PREDICTIONS // features))
     with reporter.phase("computing permutation importance"):
-        predict = scoring.predictor(model, schema.labels)
         layout = models.layout_of(model)
         return permutation_importance(predict, source, rows, layout=layout, sample_seed=seed)
 

@@ -173,10 +173,11 @@ def train(
                 stages.end()
             with phase("saving the model"):
                 on_model(fitted.model)
+            predict = scoring.predictor(fitted.model, held_out.schema.labels)
             with phase("evaluation"):
-                scores = score_source(fitted.model, held_out, reporter, sizes[1])
+                scores = score_source(fitted.model, held_out, reporter, sizes[1], predict=predict)
             with phase("importance"):
-                importances = importances_of(fitted.model, held_out, config.seed, reporter)
+                importances = importances_of(fitted.model, held_out, config.seed, reporter, predict)
         histories = [*fitted.members] + ([choice.history] if choice and choice.refit else [])
         speed = throughput(sum(h.examples for h in histories), sum(h.seconds for h in histories))
         validation = {"validation_log_loss": choice.log_loss} if choice else {}
