@@ -76,6 +76,17 @@ def pytest_collection_modifyitems(items):
     items.sort(key=place)
 
 
+def pytest_addoption(parser):
+    """How long the slow tests of state machines run."""
+    parser.addoption("--steps", type=int, default=100_000, help="of each state machine")
+
+
+@pytest.fixture
+def steps(request):
+    """The number of steps of a state machine in a slow test."""
+    return request.config.getoption("steps")
+
+
 @pytest.fixture(scope="module", autouse=True)
 def _what_is_there_is_not_garbage():
     """Excludes what the imports and the modules before have left from garbage collection.

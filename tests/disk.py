@@ -11,6 +11,8 @@ import io
 import os
 import shutil
 
+from twml_ops import _publish
+
 ERRORS = (errno.EIO, errno.ENOSPC)
 _READS = ("stat", "lstat", "listdir", "scandir", "read")
 _OF_PATHS = "open mkdir rmdir unlink remove rename replace link chmod stat lstat listdir scandir"
@@ -23,6 +25,9 @@ class Disk:
         root: the folder whose calls count.
         fail: number of the call that fails; None: none does.
         error: what it fails with. ENOSPC makes calls fail that need space; 0 cuts a write short.
+        killed: whether all calls after it fail as well, so that nothing of them reaches the disk.
+        exchanges: whether the system can exchange two folders.
+        log: gets what changes the disk, see `tests.power_cut.Log`.
 
     Attributes:
         calls: the kinds and paths of the calls.
@@ -30,25 +35,28 @@ class Disk:
         what: the call that failed, for messages.
     """
 
-    def __init__(self, root, fail=None, error=errno.EIO):
+    def __init__(self, root, fail=None, error=errno.EIO, *, killed=False, exchanges=True, log=None):
         self.root, self.fail, self.error = os.path.realpath(root), fail, error
+        self.killed, self.exchanges, self.log = killed, exchanges, log
         self.calls, self.failed = [], False
         self.what = None
         self._unsynced, self._new = set(), set()
         self._real = {name: getattr(os, name) for name in (*_OF_PATHS.split(), "fsync")}
-        self._open = builtins.open
+        self._open, self._real_exchange = builtins.open, _publish.exchange
 
     def __enter__(self):
         for name in _OF_PATHS.split():
             setattr(os, name, self._of_path(name))
         os.fsync = self._fsync
         builtins.open = io.open = self._open_file
+        _publish.exchange = self._exchange
         return self
 
     def __exit__(self, *error):
         for name, function in self._real.items():
             setattr(os, name, function)
         builtins.open = io.open = self._open
+        _publish.exchange = self._real_exchange
 
     def lost(self):
         """The paths that a power cut would lose, or whose content it would lose."""
@@ -58,7 +66,7 @@ class Disk:
         """Counts a call; raises if it fails. Returns whether a write is cut short."""
         number = len(self.calls)
         self.calls.append((kind, path))
-        if number != self.fail:
+        if number != self.fail and not (self.killed and self.failed):
             return False
         if not self.error:
             self.failed |= kind == "write"
@@ -93,6 +101,8 @@ class Disk:
                 name == "open" and args[0] & os.O_CREAT and not os.path.lexists(here)
             )
             result = real(path, *args, **options)
+            if self.log is not None:
+                self.log.call("create" if is_new and name == "open" else name, here, *args[:1])
             if is_new:
                 self._new.add(here)
             elif name in ("unlink", "remove", "rmdir"):
@@ -107,8 +117,22 @@ class Disk:
         here = self._path(handle)
         if here is not None:
             self.call("fsync", here)
+            if self.log is not None:
+                self.log.call("fsync", here)
         self._unsynced.discard(here)
         self._new = {path for path in self._new if os.path.dirname(path) != here}
+
+    def _exchange(self, one, other):
+        self.call("exchange", os.fspath(one))
+        if not self.exchanges:
+            return False
+        assert self._real_exchange(one, other)
+        names = [self._path(path) for path in (one, other)]
+        if self.log is not None:
+            self.log.call("exchange", *names)
+        for here, there in (names, names[::-1]):
+            self._named(here, there, keeps=True)
+        return True
 
     def _forget(self, path):
         for paths in (self._unsynced, self._new):
@@ -132,6 +156,8 @@ class Disk:
             if not os.path.lexists(here):
                 self._new.add(here)
             self._unsynced.add(here)
+            if self.log is not None:
+                self.log.call("truncate", here)
         raw = _File(here, mode.replace("b", "").replace("t", ""), self)
         if buffering == 0:
             return raw
@@ -150,7 +176,10 @@ class _File(io.FileIO):
         short = self._disk.call("write", self._here)
         self._disk._unsynced.add(self._here)
         data = memoryview(data).cast("B")
-        return super().write(data[: max(1, len(data) // 2)] if short else data)
+        data = data[: max(1, len(data) // 2)] if short else data
+        if self._disk.log is not None:
+            self._disk.log.write(self._here, self.tell(), bytes(data))
+        return super().write(data)
 
     def read(self, size=-1):
         self._disk.call("read", self._here)
@@ -165,13 +194,15 @@ class _File(io.FileIO):
         return super().readinto(buffer)
 
 
-def each_fault(work, prepare, root):
+def each_fault(work, prepare, root, errors=(0, *ERRORS), **of_disk):
     """Runs work once for each call that can fail, and each error.
 
     Args:
         work: called without arguments.
         prepare: called before each run with the folder, which is empty.
         root: the folder.
+        errors: what each call fails with, see `Disk`.
+        of_disk: other arguments of `Disk`.
 
     Yields:
         The disk after the run, and what the work raised; None: nothing.
@@ -182,7 +213,7 @@ def each_fault(work, prepare, root):
         root.mkdir()
         prepare(root)
         raised = None
-        with Disk(root, **options) as disk:
+        with Disk(root, **options, **of_disk) as disk:
             try:
                 work()
             except Exception as e:
@@ -193,7 +224,7 @@ def each_fault(work, prepare, root):
     assert raised is None, raised
     yield disk, None
     for number in range(len(disk.calls)):
-        for error in (0, *ERRORS):
+        for error in errors:
             each, raised = run(fail=number, error=error)
             if each.failed:
                 each.what = *each.calls[number], error

@@ -37,6 +37,7 @@ WAYS = {
     "new_file": write_new_file,
     "new_folder": write_folder,
     "filled": write_folder,
+    "two_renames": write_folder,
 }
 
 
@@ -47,7 +48,7 @@ def test_after_any_fault_the_old_or_the_new_is_whole_and_the_error_names_what_is
 ):
     root = tmp_path / "root"
     out = root / "out"
-    is_folder = way in ("new_folder", "filled")
+    is_folder = way in ("new_folder", "filled", "two_renames")
     old = dict.fromkeys(OURS, OLD) if is_folder else OLD
     new = dict.fromkeys(OURS, NEW) if is_folder else NEW
 
@@ -64,7 +65,10 @@ def test_after_any_fault_the_old_or_the_new_is_whole_and_the_error_names_what_is
             out.write_text(OLD)
 
     before = old if overwrite else {} if way == "filled" else None
-    for disk, raised in each_fault(lambda: WAYS[way](out, overwrite), prepare, root):
+    faults = each_fault(
+        lambda: WAYS[way](out, overwrite), prepare, root, exchanges=way != "two_renames"
+    )
+    for disk, raised in faults:
         found, kept = content(out), getattr(raised, "kept", None)
         if raised is None:
             assert found == new, disk.what

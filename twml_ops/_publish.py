@@ -10,6 +10,7 @@ published is kept, and the error names its path.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import errno
 import itertools
 import os
@@ -33,6 +34,10 @@ _NO_LINK = (*_NO_ATOMIC_RENAME, errno.EMLINK, errno.EACCES)
 _NO_FSYNC = (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.EROFS, errno.EBADF)
 # A folder that cannot be replaced itself, as a mount cannot, may still be filled.
 _FOLDER_STAYS = (errno.EBUSY, errno.EXDEV, errno.EPERM, errno.EACCES, errno.EROFS)
+_NO_EXCHANGE = (errno.ENOSYS, errno.EINVAL, errno.ENOTSUP)
+# renameat2 of Linux and its arguments: paths are relative to the current folder; exchange them.
+_RENAMEAT2 = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None) if fcntl else None
+_HERE, _EXCHANGE = -100, 2
 _OPEN_FILE = re.compile(r"/dev/std(in|out|err)|(?:/dev/fd|/proc/(?:self|thread-self)/fd)/(\d+)")
 _URI = re.compile(r"(?P<scheme>s3|gs|hdfs|https?|abfss?):/+")
 _STANDARD = {"in": 0, "out": 1, "err": 2}
@@ -71,6 +76,21 @@ def sync(path: Path) -> None:
             raise
     finally:
         os.close(handle)
+
+
+def make_folders(path: Path) -> None:
+    """Creates a folder, and those above it, which are on the disk then.
+
+    Args:
+        path: the folder, which may be there.
+
+    Raises:
+        OSError: it cannot be created, or the disk fails.
+    """
+    missing = [p for p in (path, *path.parents) if not os.path.lexists(p)]
+    path.mkdir(parents=True, exist_ok=True)
+    for each in missing:
+        sync(each.parent)
 
 
 def write_file(path: Path, content: bytes | Callable[[BinaryIO], object]) -> None:
@@ -253,12 +273,16 @@ def new_folder(
             else:
                 shutil.rmtree(partial, ignore_errors=True)
             raise
+        is_published = False
         try:
             _check_folder(out, target, overwrite, written, kind)
-            _publish_folder(partial, target, written, last, fill)
-            sync(place)
+            old, listed = _publish_folder(partial, target, written, last, fill)
+            is_published = True
+            sync(place)  # before anything of the old folder is removed
+            _remove_old(old, listed, target)
         except OSError as e:
-            raise _kept_error(out, e, _keep(partial, target)) from e
+            kept = target if is_published else _keep(partial, target)
+            raise _kept_error(out, e, kept) from e
 
 
 def files_in(folder: Path) -> list[str]:
@@ -408,11 +432,10 @@ def _writing(out: str | os.PathLike[str]) -> Iterator[None]:
 @contextlib.contextmanager
 def _place(out: str | os.PathLike[str], folder: Path) -> Iterator[Path]:
     """The folder for temporary names. Those that had to be created are removed if nothing is in."""
-    missing = [folder, *folder.parents]
-    missing = [p for p in missing if not os.path.lexists(p)]
-    with _writing(out):
-        folder.mkdir(parents=True, exist_ok=True)
+    missing = [p for p in (folder, *folder.parents) if not os.path.lexists(p)]
     try:
+        with _writing(out):
+            make_folders(folder)
         yield folder
     finally:
         with contextlib.suppress(OSError):
@@ -482,12 +505,17 @@ def _rename_file(part: Path, target: Path, overwrite: bool) -> None:
         part.unlink()
 
 
-def _publish_folder(partial: Path, target: Path, written: Written, last: str, fill: bool) -> None:
-    """Renames `partial` to `target`. What is replaced is removed after that, file by file."""
+def _publish_folder(
+    partial: Path, target: Path, written: Written, last: str, fill: bool
+) -> tuple[Path, Collection[str]]:
+    """Renames `partial` to `target`; returns the path of the old folder, and its files to remove.
+
+    The target exists at any moment if the system can exchange two folders.
+    """
     if not fill and not (target.is_dir() and _content(target)):
         try:
             os.rename(partial, target)  # fails if something is in the folder by now
-            return
+            return partial, ()
         except OSError as e:
             if e.errno not in _FOLDER_STAYS or not target.is_dir():
                 raise
@@ -499,6 +527,8 @@ def _publish_folder(partial: Path, target: Path, written: Written, last: str, fi
     old = _temporary(target if fill else target.parent, target.name, "old")
     if not fill:
         try:
+            if exchange(partial, target):
+                return partial, listed or ()
             os.rename(target, old)
         except OSError as e:
             if e.errno not in _FOLDER_STAYS:
@@ -513,10 +543,31 @@ def _publish_folder(partial: Path, target: Path, written: Written, last: str, fi
         except OSError:
             os.rename(old, target)
             raise
-    if replaced:
-        _remove_listed(old, listed or ())
+    return old, listed or ()
+
+
+def _remove_old(old: Path, listed: Collection[str], target: Path) -> None:
+    """Removes what was replaced, file by file."""
+    if listed:
+        _remove_listed(old, listed)
     if os.path.lexists(old):  # somebody put files into it at the last moment
         os.rename(old, _free_name(old.parent, target.name, "old"))
+        sync(old.parent)
+
+
+def exchange(one: Path, other: Path) -> bool:
+    """Exchanges two folders, so that both exist at any moment; whether the system can do that.
+
+    Raises:
+        OSError: it cannot exchange these.
+    """
+    if _RENAMEAT2 is None:
+        return False
+    result = _RENAMEAT2(_HERE, os.fsencode(one), _HERE, os.fsencode(other), _EXCHANGE)
+    error = ctypes.get_errno()
+    if result == 0 or error in _NO_EXCHANGE:
+        return result == 0
+    raise OSError(error, os.strerror(error), str(other))
 
 
 def _fill(partial: Path, target: Path, old: Path, replaced: Collection[str], last: str) -> None:

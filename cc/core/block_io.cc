@@ -16,15 +16,19 @@ namespace {
 constexpr int kMaxThreads = 16;  // without io_uring
 
 // Reads or writes all bytes of a request by system calls.
-int RunNow(int fd, const BlockRequest& request) {
+int RunNow(int fd, const BlockRequest& request, const IoFault& fault) {
   for (int64_t done = 0; done < request.bytes;) {
     char* const buffer = request.buffer + done;
-    const auto size = static_cast<size_t>(request.bytes - done);
+    int64_t size = request.bytes - done;
+    if (fault) size = fault(request.write, size);
     const auto offset = static_cast<off_t>(request.offset + done);
-    const ssize_t n =
-        request.write ? pwrite(fd, buffer, size, offset) : pread(fd, buffer, size, offset);
-    if (n < 0 && errno == EINTR) continue;
-    if (n < 0) return errno;
+    ssize_t n = size;
+    if (size >= 0) {
+      n = request.write ? pwrite(fd, buffer, size, offset) : pread(fd, buffer, size, offset);
+      if (n < 0) n = -errno;
+    }
+    if (n == -EINTR) continue;
+    if (n < 0) return static_cast<int>(-n);
     if (n == 0) return request.write ? ENOSPC : BlockRequest::kEndOfFile;
     done += n;
   }
@@ -42,6 +46,7 @@ struct BlockIo::RingRequests {
   struct Running {
     BlockRequest request;
     int64_t done = 0;
+    int fault = 0;  // the result, whatever the kernel says
   };
 
   explicit RingRequests(int depth) : running(depth) {
@@ -62,9 +67,11 @@ void BlockIo::RunWithIoUring(RingRequests* requests) {
   const auto push = [&](uint64_t tag) {
     const BlockRequest& request = running[tag].request;
     const int64_t done = running[tag].done;
-    ring_->Push(
-        {fd_, request.write, request.offset + done, request.bytes - done, request.buffer + done},
-        tag);
+    int64_t bytes = request.bytes - done;
+    const int64_t asked = fault_ ? fault_(request.write, bytes) : bytes;
+    running[tag].fault = static_cast<int>(std::min<int64_t>(asked, 0));
+    if (asked > 0) bytes = asked;
+    ring_->Push({fd_, request.write, request.offset + done, bytes, request.buffer + done}, tag);
   };
   const auto finish = [&](uint64_t tag, int error) {
     const auto done = std::move(running[tag].request.done);
@@ -90,6 +97,7 @@ void BlockIo::RunWithIoUring(RingRequests* requests) {
     }
     ring_->ForCompletions([&](uint64_t tag, int result) {
       RingRequests::Running& each = running[tag];
+      if (each.fault != 0) result = each.fault;
       if (result == -EINTR || result == -EAGAIN) {
         push(tag);
       } else if (result < 0) {
@@ -105,7 +113,8 @@ void BlockIo::RunWithIoUring(RingRequests* requests) {
   }
 }
 
-BlockIo::BlockIo(int fd, int depth, bool use_io_uring) : fd_(fd), depth_(std::max(depth, 1)) {
+BlockIo::BlockIo(int fd, int depth, bool use_io_uring, IoFault fault)
+    : fd_(fd), depth_(std::max(depth, 1)), fault_(std::move(fault)) {
   // Memory is allocated here and not in the threads, where a failure could not be reported.
   if (use_io_uring) ring_ = IoRing::Open(depth_);
   if (ring_ != nullptr) {
@@ -164,7 +173,7 @@ void BlockIo::RunWithSystemCalls(std::vector<BlockRequest>* taken) {
     if (taken->empty()) return;
     BlockRequest& request = taken->front();
     const auto done = std::move(request.done);
-    done(RunNow(fd_, request));
+    done(RunNow(fd_, request, fault_));
   }
 }
 

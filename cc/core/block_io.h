@@ -28,6 +28,10 @@ struct BlockRequest {
   std::function<void(int error)> done;
 };
 
+// What goes wrong with the next read or write of the system, for tests: returns the number of bytes
+// to ask for, in [1, bytes], or a negative errno as its result. It is called on any thread.
+using IoFault = std::function<int64_t(bool write, int64_t bytes)>;
+
 // What went wrong, for the message of a status.
 std::string DescribeError(int error);
 
@@ -36,7 +40,7 @@ std::string DescribeError(int error);
 // pwrite.
 class BlockIo {
  public:
-  BlockIo(int fd, int depth, bool use_io_uring);
+  BlockIo(int fd, int depth, bool use_io_uring, IoFault fault = nullptr);
   // All requests must be done.
   ~BlockIo();
   BlockIo(const BlockIo&) = delete;
@@ -60,6 +64,7 @@ class BlockIo {
 
   const int fd_;
   const int depth_;
+  const IoFault fault_;
   std::unique_ptr<IoRing> ring_;
   std::mutex mu_;
   std::condition_variable changed_;

@@ -146,7 +146,8 @@ Status RowStore::Create(const std::string& path, const RowStoreOptions& options,
     s->free_buffers_.push_back(i);
   }
   s->clean_buffer_ = AlignedBuffer(kCleanedAtOnce * s->sizes_.segment_bytes);
-  s->io_ = std::make_unique<BlockIo>(s->file_->fd(), options.depth, options.use_io_uring);
+  s->io_ =
+      std::make_unique<BlockIo>(s->file_->fd(), options.depth, options.use_io_uring, options.fault);
   const int64_t alignment = s->file_->alignment();
   s->read_bytes_ = RoundUp(s->record_bytes_, alignment) + (s->direct() ? alignment : 0);
   s->reads_.resize(s->io_->depth());

@@ -47,6 +47,7 @@ struct RowStoreOptions {
   bool use_io_uring = true;   // if the system has it
   int depth = 64;             // requests at the same time
   int64_t segment_bytes = 0;  // 0: at most 256 KiB, and so that there are about 256 segments
+  IoFault fault = nullptr;    // for tests
 };
 
 // All functions may be called from any thread.

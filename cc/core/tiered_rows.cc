@@ -111,6 +111,7 @@ Status TieredRows::OpenStore(const std::string& path, const std::vector<RowPart>
   options.direct = options_.direct;
   options.use_io_uring = options_.use_io_uring;
   options.depth = options_.depth;
+  options.fault = options_.fault;
   std::unique_ptr<RowStore> made;
   TWML_RETURN_IF_ERROR(RowStore::Create(path, options, &made));
   store->reset(made.release());

@@ -31,6 +31,7 @@ struct TieredRowsOptions {
   bool direct = true;
   bool use_io_uring = true;
   int depth = 64;
+  IoFault fault = nullptr;  // for tests
 };
 
 // One part of a record, and its content in rows that were never written.

@@ -1,5 +1,7 @@
 """Checkpoints of changed and quantized rows: what is restored, and what an error leaves."""
 
+import shutil
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -10,6 +12,7 @@ from twml_ops import core, layers
 from twml_ops.checkpoint import (
     CheckpointError,
     CheckpointManager,
+    NamedVariable,
     TablePolicy,
     restore,
     variables_of,
@@ -17,7 +20,7 @@ from twml_ops.checkpoint import (
 from twml_ops.checkpoint.incremental import tables_of
 from twml_ops.checkpoint.policy import baseline_pays
 from twml_ops.checkpoint.rows import decode_rows, encode_rows
-from twml_ops.optimizers import Adagrad, CompositeOptimizer, LazyAdam, LossScaleOptimizer
+from twml_ops.optimizers import SGD, Adagrad, CompositeOptimizer, LazyAdam, LossScaleOptimizer
 
 pytestmark = pytest.mark.usefixtures("fresh_keras")
 
@@ -348,3 +351,21 @@ def test_options_out_of_range_are_errors():
         TablePolicy("often")
     with pytest.raises(ValueError, match=r"bits\['\*'\] must be 8, 4, 3 or 2 bits or None, got 5"):
         TablePolicy("full", {"*": 5})
+
+
+def test_a_checkpoint_is_complete_where_a_base_of_its_base_was_deleted(tmp_path):
+    table = tf.Variable(tf.zeros([30, 4]))
+    optimizer = SGD(0.1)
+    optimizer.build([table])
+    variable = NamedVariable("t", "table", (table,), table="t")
+    policy = TablePolicy("consecutive")
+    with CheckpointManager(tmp_path, keep=9, background=False, tables=policy) as manager:
+        for step in range(4):
+            rows = tf.IndexedSlices(tf.ones([2, 4]), tf.constant([step, 7]))
+            optimizer.apply_gradients([(rows, table)])
+            if step == 3:
+                shutil.rmtree(manager.all()[0].folder)
+            manager.save(step, [variable], {})
+        newest = manager.newest_intact()
+    assert newest.manifest.base is None
+    np.testing.assert_array_equal(newest.read("t"), table.numpy())

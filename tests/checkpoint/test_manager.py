@@ -139,13 +139,13 @@ def test_a_fault_while_old_checkpoints_are_removed_leaves_the_kept_ones_whole(tm
 
 
 def test_a_base_that_was_deleted_does_not_keep_older_checkpoints(tmp_path):
-    for number, base in enumerate([None, None, "ckpt-00000001-step-0", None]):
+    for number, base in enumerate([None, None, "ckpt-00000001-step-0", None, None]):
         with CheckpointWriter(tmp_path / f"ckpt-{number:08d}-step-0") as writer:
             writer.commit(number, 0, {}, base)
     shutil.rmtree(tmp_path / "ckpt-00000001-step-0")
     with CheckpointManager(tmp_path, keep=2) as manager:
         manager.keep_last()
-    assert [c.manifest.sequence for c in manager.all()] == [2, 3]
+    assert [c.manifest.sequence for c in manager.all()] == [3, 4]
 
 
 def test_an_incomplete_checkpoint_is_none_and_is_removed(tmp_path):

@@ -57,6 +57,20 @@ def test_verify_finds_a_changed_byte_in_all_that_need_it(chain):
     assert [": valid" in line for line in done.stdout.splitlines()] == [True, False, False, False]
 
 
+def test_verify_finds_a_damaged_manifest_and_the_others_are_neither_compacted_nor_removed(chain):
+    folder, _ = chain
+    newest = names(folder)[-1]
+    manifest = folder / newest / "manifest.json"
+    manifest.write_text(manifest.read_text().replace('"step": 3', '"step": 4'))
+    done = run("verify", folder)
+    assert done.exit_code == 1
+    assert f"{newest}: " in done.stdout
+    assert done.stdout.count(": valid") == 3
+    for command in ("compact", "prune"):
+        assert "nothing was changed" in str(run(command, folder).exception)
+        assert len(names(folder)) == 3
+
+
 def test_compact_leaves_one_complete_checkpoint_with_the_newest_values(chain):
     folder, value = chain
     newest = CheckpointManager(folder).latest().manifest

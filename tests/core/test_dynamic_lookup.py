@@ -1,10 +1,14 @@
 """`dynamic_lookup` against dictionaries, and the laws of its state."""
 
+import copy
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
+from tests import machines
 from twml_ops import core
 
 LOW, HIGH = np.iinfo(np.int64).min, np.iinfo(np.int64).max
@@ -97,6 +101,18 @@ class Reference:
         return sorted(old, key=lambda i: (uses[i], self.last_used[i], self.row_of[i]))
 
 
+def check_state(state, reference):
+    for i, row in reference.row_of.items():
+        assert state["keys"][row] == i
+        assert state["last_used"][row] == reference.last_used[i]
+        assert state["counts"][row] == reference.counts[i]
+    assert (state["index"] >= 0).sum() == len(reference.row_of)
+    if reference.min_count > 1:
+        np.testing.assert_array_equal(state["sketch"], reference.sketch)
+    counts = [reference.now, len(reference.row_of), reference.sightings, reference.halved]
+    assert state["header"].tolist() == counts
+
+
 OPTIONS = st.fixed_dictionaries(
     {
         "min_count": st.integers(1, 4),
@@ -129,15 +145,59 @@ def test_every_lookup_equals_that_of_dictionaries(capacity, width, options, batc
         if not training:
             for name, array in state.items():
                 np.testing.assert_array_equal(array, before[name])
-    for i, row in reference.row_of.items():
-        assert state["keys"][row] == i
-        assert state["last_used"][row] == reference.last_used[i]
-        assert state["counts"][row] == reference.counts[i]
-    assert (state["index"] >= 0).sum() == len(reference.row_of)
-    if options["min_count"] > 1:
-        np.testing.assert_array_equal(state["sketch"], reference.sketch)
-    counts = [reference.now, len(reference.row_of), reference.sightings, reference.halved]
-    assert state["header"].tolist() == counts
+    check_state(state, reference)
+
+
+class Lookups(RuleBasedStateMachine):
+    """Two tables of one process, whose states are saved, loaded and moved between lookups."""
+
+    steps = 0
+
+    @initialize(capacity=st.integers(2, 9), width=st.sampled_from([4, 64]), options=OPTIONS)
+    def open(self, capacity, width, options):
+        self.capacity, self.options = capacity, options
+        self.tables = [
+            (new_state(capacity, width), Reference(capacity, width, **options)) for _ in range(2)
+        ]
+        self.saved = copy.deepcopy(self.tables[0])
+
+    @rule(which=st.integers(0, 1), ids=st.lists(IDS, max_size=14), training=st.booleans())
+    def look_up(self, which, ids, training):
+        state, reference = self.tables[which]
+        found = core.dynamic_lookup(
+            np.array(ids, np.int64), **state, training=training, **self.options
+        )
+        expected = reference.assign(ids) if training else (reference.find(ids), [])
+        assert tuple(each.tolist() for each in found) == expected
+
+    @rule(which=st.integers(0, 1))
+    def save(self, which):
+        self.saved = copy.deepcopy(self.tables[which])
+
+    @rule(which=st.integers(0, 1), in_place=st.booleans())
+    def load(self, which, in_place):
+        """An earlier state, or that of the other table, at the same addresses or at new ones."""
+        state, reference = copy.deepcopy(self.saved)
+        if in_place:
+            for name, array in self.tables[which][0].items():
+                array[...] = state[name]
+            state = self.tables[which][0]
+        self.tables[which] = state, reference
+
+    @invariant()
+    def the_state_is_that_of_the_reference(self):
+        type(self).steps += 1
+        for state, reference in self.tables:
+            check_state(state, reference)
+
+
+def test_any_sequence_of_lookups_saves_and_loads_equals_dictionaries():
+    machines.run(Lookups, 1000)
+
+
+@pytest.mark.slow
+def test_any_sequence_of_lookups_saves_and_loads_equals_dictionaries_at_length(steps):
+    machines.run(Lookups, steps)
 
 
 @pytest.mark.parametrize("min_count", [2, 3, 9])

@@ -137,6 +137,21 @@ def read_bytes(path: Location) -> bytes:
         return bytes(file.read())
 
 
+def make_folders(path: Location) -> None:
+    """Creates a folder, and those above it, which are on the disk then.
+
+    Args:
+        path: the folder, which may be there.
+
+    Raises:
+        OSError: it cannot be created.
+    """
+    if isinstance(path, Path):
+        _publish.make_folders(path)
+    else:
+        path.mkdir(parents=True, exist_ok=True)
+
+
 def size_of(path: Location) -> int:
     """The bytes of a file.
 

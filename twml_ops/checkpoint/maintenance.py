@@ -31,15 +31,12 @@ def compact(folder: Path) -> Location | None:
             process writes to the folder, or the disk is full.
     """
     with CheckpointManager(folder, background=False) as manager:
-        newest = manager.latest()
-        if newest is None:
-            raise CheckpointError(f"{folder}: there is no checkpoint")
+        newest = _newest(manager)
         manifest = newest.manifest
         if SHARDS in manifest.values:
             raise CheckpointError(f"{folder}: the checkpoints of a cluster cannot be compacted")
         if manifest.base is None:
             return None
-        newest.verify()
 
         def write(writer: CheckpointWriter, sequence: int) -> Manifest:
             for entry in manifest.entries:
@@ -63,19 +60,30 @@ def prune(folder: Path, keep: int, hourly: bool = False) -> list[str]:
         The names of the checkpoints that were removed.
 
     Raises:
-        CheckpointError: another process writes to the folder.
+        CheckpointError: there is no checkpoint, the newest one is damaged, another process writes
+            to the folder, or a checkpoint cannot be read. Then none is removed.
         ValueError: `keep` is less than 1.
     """
     if keep < 1:
         raise ValueError(f"keep must be at least 1, got {keep}")
     with CheckpointManager(folder, background=False) as manager:
-        found = manager.all()
-        if not found:
-            raise CheckpointError(f"{folder}: there is no checkpoint")
+        _newest(manager)
+        found = manager.usable()
         kept = {c.folder.name for c in found[-keep:]}
         if hourly:
             kept |= _last_of_each_hour(found)
         return manager.prune(kept)
+
+
+def _newest(manager: CheckpointManager) -> CheckpointReader:
+    """The newest checkpoint, whose bytes are what was written, as it may be the only one left."""
+    problems: list[str] = []
+    newest = manager.newest_intact(warn=problems.append)
+    if newest is None:
+        raise CheckpointError(f"{manager.folder}: there is no checkpoint")
+    if problems:
+        raise CheckpointError(f"{manager.folder}: nothing was changed: {problems[0]}")
+    return newest
 
 
 def _last_of_each_hour(found: Sequence[CheckpointReader]) -> set[str]:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import json
-import re
+import os
 import threading
 import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -16,16 +15,35 @@ import numpy as np
 
 from twml_ops._publish import exclusive
 from twml_ops.checkpoint.errors import CheckpointDamaged, CheckpointError
+from twml_ops.checkpoint.found import (
+    FoundCheckpoints,
+    chain_of,
+    find,
+    folders_in,
+    has_manifest,
+    is_incomplete,
+    names_in_chain,
+    number_of,
+)
 from twml_ops.checkpoint.incremental import TableFollower, TablePolicy, Taken
-from twml_ops.checkpoint.locations import Location, location, read_bytes, remove_tree, sync
+from twml_ops.checkpoint.locations import (
+    Location,
+    location,
+    make_folders,
+    remove_tree,
+    sync,
+)
 from twml_ops.checkpoint.manifest import MANIFEST, Manifest
 from twml_ops.checkpoint.reader import CheckpointReader
 from twml_ops.checkpoint.rows import ROWS, encode_rows
 from twml_ops.checkpoint.writer import CheckpointWriter
 
 LOCK_FILE = ".lock"
-# The second form is that of the first checkpoints of clusters: a step and a time.
-_FOLDER = re.compile(r"ckpt-(\d{8,})-step-\d+|ckpt-\d{12}-\d+")
+_TRIES = 20  # to read a checkpoint before another process removes it
+
+
+class _Removed(Exception):
+    """Another process has removed a checkpoint that was being read."""
 
 
 class Saved(Protocol):
@@ -86,6 +104,7 @@ class CheckpointManager:
         self.keep, self.background, self.on_written = keep, background, on_written
         self._lock = contextlib.ExitStack()
         self._next: int | None = None
+        self._lock_file: tuple[int, int] | None = None
         self._intact: tuple[list[str], CheckpointReader] | None = None
         self._damaged: set[str] = set()
         self._thread: threading.Thread | None = None
@@ -127,18 +146,35 @@ class CheckpointManager:
 
         Returns:
             Those whose manifest is valid; `CheckpointReader.verify` checks the data as well.
+
+        Raises:
+            CheckpointError: the folder, or the manifest of a checkpoint, cannot be read now.
         """
-        found = []
-        for path in self._folders():
-            with contextlib.suppress(CheckpointError):
-                found.append(CheckpointReader(path))
-        return sorted(found, key=lambda c: c.manifest.sequence)
+        found = find(self.folder)
+        found.raise_unread()
+        return found.valid
+
+    def damaged(self) -> dict[str, str]:
+        """The checkpoints whose manifest is damaged, which `all` leaves out.
+
+        Returns:
+            What is wrong, by name of the folder.
+
+        Raises:
+            CheckpointError: the folder, or the manifest of a checkpoint, cannot be read now.
+        """
+        found = find(self.folder)
+        found.raise_unread()
+        return {name: str(problem) for name, problem in found.problems.items()}
 
     def latest(self) -> CheckpointReader | None:
         """The newest valid checkpoint.
 
         Returns:
             The checkpoint; None if there is none.
+
+        Raises:
+            CheckpointError: the folder, or the manifest of a checkpoint, cannot be read now.
         """
         found = self.all()
         return found[-1] if found else None
@@ -146,7 +182,7 @@ class CheckpointManager:
     @property
     def is_empty(self) -> bool:
         """Whether no checkpoint was completed here, be it valid or damaged now."""
-        return not any((path / MANIFEST).exists() for path in self._folders())
+        return not any(map(has_manifest, folders_in(self.folder)))
 
     def newest_intact(
         self,
@@ -155,7 +191,8 @@ class CheckpointManager:
     ) -> CheckpointReader | None:
         """The newest checkpoint that is what was written; an older one if newer ones are damaged.
 
-        Those that are damaged stay until another checkpoint is complete.
+        Those that are damaged stay until another checkpoint is complete. The folder is read again
+        if another process has removed a checkpoint before it was read.
 
         Args:
             read: called with a checkpoint, the newest first. It raises `CheckpointDamaged` if the
@@ -168,9 +205,22 @@ class CheckpointManager:
 
         Raises:
             CheckpointDamaged: there are checkpoints, and all are damaged.
+            CheckpointError: one cannot be read now, or all are removed before they are read.
         """
-        folders = self._folders()
-        names, problems = [path.name for path in folders], list[str]()
+        for _ in range(_TRIES):
+            with contextlib.suppress(_Removed):
+                return self._newest_intact(read, warn)
+        raise CheckpointError(
+            f"{self.folder}: another process removes the checkpoints before they are read"
+        )
+
+    def _newest_intact(
+        self,
+        read: Callable[[CheckpointReader], object],
+        warn: Callable[[str], object] | None,
+    ) -> CheckpointReader | None:
+        folders = folders_in(self.folder)
+        names, problems, damaged = [path.name for path in folders], list[str](), False
         if read is CheckpointReader.verify and self._intact and self._intact[0] == names:
             return self._intact[1]
         for path in reversed(folders):
@@ -178,19 +228,24 @@ class CheckpointManager:
                 found = CheckpointReader(path)
                 read(found)
             except CheckpointDamaged as e:
+                if not has_manifest(path):
+                    raise _Removed from e
                 problems.append(str(e))
                 self._damaged.add(path.name)
+                damaged = True
                 continue
-            except CheckpointError:
-                if not _is_incomplete(path):
+            except CheckpointError as e:
+                if not is_incomplete(path):
                     raise
+                if isinstance(e.__cause__, ValueError):  # a part of a manifest, or a damaged one
+                    problems.append(str(e))
                 continue
             if problems:
                 (warn or _warn)(f"{'; '.join(problems)}; the older {path.name} is used instead")
             if read is CheckpointReader.verify:
                 self._intact = names, found
             return found
-        if problems:
+        if damaged:
             raise CheckpointDamaged(
                 f"{self.folder}: none of its checkpoints can be used: {'; '.join(problems)}"
             )
@@ -215,7 +270,7 @@ class CheckpointManager:
         path = self._path(sequence, step)
         taken = None
         if self._follower is not None:
-            taken = self._follower.take(variables, lambda name: (self.folder / name).is_dir())
+            taken = self._follower.take(variables, self._can_be_read)
         rows = taken.rows if taken else {}
         left = [v for v in variables if v.name not in rows]
         # A value that may be larger than memory is not copied, so it is written before the
@@ -261,7 +316,7 @@ class CheckpointManager:
         Raises:
             CheckpointError: another process writes to the folder.
         """
-        if not self.folder.is_dir():
+        if not self._has_folder():
             yield
             return
         had_lock = self._next is not None
@@ -277,14 +332,16 @@ class CheckpointManager:
         """Removes all checkpoints and the folder, if it has nothing else.
 
         Raises:
-            CheckpointError: another process writes to the folder.
+            CheckpointError: another process writes to the folder, or a checkpoint cannot be
+                removed; then it and those that it is based on are as they were.
         """
-        if not self.folder.is_dir():
+        if not self._has_folder():
             return
         self._join()
         self._open()
-        for path in self._folders():
-            self._remove(path)
+        for path in reversed(folders_in(self.folder)):  # none is ever without its base
+            if not self._remove(path):
+                raise CheckpointError(f"{path}: the checkpoint cannot be removed")
         with contextlib.suppress(OSError):  # while it is locked: the next process makes another one
             (self.folder / LOCK_FILE).unlink()
         self._lock.close()
@@ -297,11 +354,11 @@ class CheckpointManager:
 
     def _open(self) -> int:
         """Takes the lock of the folder and removes incomplete checkpoints; the next number."""
-        if self._next is not None and self.folder.is_dir():
+        if self._next is not None and self._has_lock():
             return self._next
         self._lock.close()
         try:
-            self.folder.mkdir(parents=True, exist_ok=True)
+            make_folders(self.folder)
             alone = True
             if isinstance(self.folder, Path):
                 alone = self._lock.enter_context(exclusive(self.folder / LOCK_FILE))
@@ -312,12 +369,26 @@ class CheckpointManager:
         if not alone:
             self._lock.close()
             raise CheckpointError(f"{self.folder}: another process writes checkpoints here")
-        folders = self._folders()
+        self._lock_file = _identity(self.folder / LOCK_FILE)
+        folders = folders_in(self.folder)
         for path in folders:
-            if not (path / MANIFEST).exists():
+            if not has_manifest(path):
                 self._remove(path)
-        self._next = max(map(_number, folders), default=-1) + 1
+        self._next = max((number_of(path.name) for path in folders), default=-1) + 1
         return self._next
+
+    def _has_folder(self) -> bool:
+        try:
+            return self.folder.is_dir()
+        except OSError as e:
+            raise CheckpointError(f"{self.folder}: cannot be read: {e.strerror}") from e
+
+    def _has_lock(self) -> bool:
+        """Whether the file that this manager has locked is still the one of the folder."""
+        if not isinstance(self.folder, Path):
+            return self.folder.is_dir()
+        found = _identity(self.folder / LOCK_FILE)
+        return found is not None and found == self._lock_file
 
     def _in_pieces(self, variable: Saved) -> bool:
         """Whether a variable is written some rows at a time, which quantized ones are not."""
@@ -363,7 +434,7 @@ class CheckpointManager:
             raise
         if taken is not None:
             taken.written(path.name, size)
-        self.keep_last()
+        self._keep_last()
         if self.on_written is not None:
             self.on_written(CheckpointReader(path))
 
@@ -401,24 +472,46 @@ class CheckpointManager:
             kept: names of their folders.
 
         Returns:
-            The names of the checkpoints that were removed.
+            The names of the checkpoints that were removed. One that cannot be removed stays, with
+            those that it is based on; one that cannot be read now keeps all older ones.
 
         Raises:
-            CheckpointError: another process writes to the folder.
+            CheckpointError: another process writes to the folder, or it cannot be read.
         """
+        self._join()
         self._open()
-        return self._remove_except(kept, self.all())
+        return self._remove_except(kept, find(self.folder))
+
+    def usable(self) -> list[CheckpointReader]:
+        """The valid checkpoints, without any that is known to be damaged or that lacks a base.
+
+        Returns:
+            From the oldest to the newest. `newest_intact` finds out which ones have damaged data.
+
+        Raises:
+            CheckpointError: the folder, or the manifest of a checkpoint, cannot be read now.
+        """
+        found = find(self.folder)
+        found.raise_unread()
+        return found.usable(self._damaged)
 
     def keep_last(self) -> None:
         """Removes all but the last `keep` checkpoints and the checkpoints that these are based on.
 
+        One that is damaged or lacks a base does not count. If all are, all stay.
+
         Raises:
-            CheckpointError: another process writes to the folder.
+            CheckpointError: another process writes to the folder, or it cannot be read.
         """
+        self._join()
+        self._keep_last()
+
+    def _keep_last(self) -> None:
         self._open()
-        found = self.all()
-        intact = [c.folder.name for c in found if c.folder.name not in self._damaged]
-        self._remove_except(intact[-self.keep :], found)
+        found = find(self.folder)
+        kept = [c.folder.name for c in found.usable(self._damaged)[-self.keep :]]
+        if kept:
+            self._remove_except(kept, found)
 
     def lock(self) -> None:
         """Keeps other processes from writing to the folder, as `save` does.
@@ -452,36 +545,41 @@ class CheckpointManager:
     def _path(self, sequence: int, step: int) -> Location:
         return self.folder / f"ckpt-{sequence:08d}-step-{step}"
 
-    def _remove_except(self, kept: Collection[str], found: list[CheckpointReader]) -> list[str]:
-        """Removes what was found, which a checkpoint that could not be read is not."""
-        manifests = {c.folder.name: c.manifest for c in found}
+    def _can_be_read(self, name: str) -> bool:
+        """Whether a checkpoint and its bases are there and not known to be damaged."""
+        chain = names_in_chain(self.folder / name)
+        return bool(chain) and self._damaged.isdisjoint(chain)
+
+    def _remove_except(self, kept: Collection[str], found: FoundCheckpoints) -> list[str]:
+        manifests = found.manifests
         needed: set[str] = set()
         for name in kept:
-            needed.update(_chain(name, manifests))
-        present = {path.name for path in self._folders()}
-        if (needed - manifests.keys()) & present:  # it may need any of the others
-            return []
-        removed = [c.folder for c in reversed(found) if c.folder.name not in needed]
-        for path in removed:  # the newest first, so that none is without its base
-            self._remove(path)
-        return [path.name for path in removed]
+            needed.update(chain_of(name, manifests))
+        # One that cannot be read now may be based on any that is older.
+        oldest = max(map(number_of, found.unread), default=-2)
+        removed = []
+        for path in (c.folder for c in reversed(found.valid)):  # newest first: none lacks its base
+            if path.name in needed or number_of(path.name) <= oldest:
+                continue
+            if self._remove(path):
+                removed.append(path.name)
+            else:
+                needed.update(chain_of(path.name, manifests))
+        return removed
 
-    def _remove(self, path: Location) -> None:
-        """Removes a checkpoint, its manifest first, so that it is never valid without its data."""
+    def _remove(self, path: Location) -> bool:
+        """Removes a checkpoint, its manifest first, so that it is never valid without its data.
+
+        Returns whether it is no checkpoint any more; otherwise nothing of it was removed.
+        """
         try:
             (path / MANIFEST).unlink(missing_ok=True)
+        except OSError:
+            return False
+        with contextlib.suppress(OSError):
             sync(path)
-        except OSError:  # its data stay as well, until it is removed again
-            return
-        remove_tree(path)
-
-    def _folders(self) -> list[Location]:
-        """The folders of all checkpoints, complete or not, from the oldest to the newest."""
-        try:
-            found = [p for p in self.folder.iterdir() if _FOLDER.fullmatch(p.name)]
-        except (FileNotFoundError, NotADirectoryError):  # or another process has removed it
-            return []
-        return sorted(found, key=lambda path: (_number(path), path.name))
+            remove_tree(path)  # or its data stay, until they are removed as incomplete
+        return True
 
     def _join(self) -> None:
         thread, self._thread = self._thread, None
@@ -489,31 +587,13 @@ class CheckpointManager:
             thread.join()
 
 
-def _chain(name: str, manifests: Mapping[str, Manifest]) -> list[str]:
-    """The checkpoint and the ones that it is based on, from the newest to the complete one."""
-    chain: list[str] = []
-    current: str | None = name
-    while current is not None and current not in chain:
-        chain.append(current)
-        manifest = manifests.get(current)
-        current = manifest.base if manifest else None
-    return chain
-
-
-def _number(path: Location) -> int:
-    match = _FOLDER.fullmatch(path.name)
-    return int(match.group(1)) if match and match.group(1) else -1
-
-
-def _is_incomplete(path: Location) -> bool:
-    """Whether a checkpoint has no manifest, or a part of one, which is not JSON."""
+def _identity(path: Location) -> tuple[int, int] | None:
+    """What tells a file from another one that has its name later; None: there is none."""
     try:
-        json.loads(read_bytes(path / MANIFEST))
-    except (FileNotFoundError, NotADirectoryError, ValueError):
-        return True
-    except (OSError, RecursionError):  # it cannot be read now, or is nested too deeply
-        return False
-    return False
+        found = os.stat(str(path))
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 def _warn(message: str) -> None:

@@ -150,8 +150,10 @@ class Manifest:
                 complete = checksum(_canonical(content)) == expected
         except OSError as e:
             raise CheckpointError(f"{folder}: no checkpoint: {path.name}: {e.strerror}") from e
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as e:
+        except ValueError as e:
             raise CheckpointError(f"{path}: is no manifest of a checkpoint") from e
+        except (KeyError, TypeError, AttributeError, RecursionError) as e:
+            raise CheckpointDamaged(f"{path}: is no manifest of a checkpoint") from e
         if first_of_clusters:
             return _of_first_clusters(folder, whole)
         if not complete:

@@ -16,6 +16,8 @@ from twml_ops.checkpoint.manifest import RAW, Manifest, VariableEntry, checksum
 from twml_ops.checkpoint.rows import ROWS, decode_rows
 from twml_ops.checkpoint.writer import PIECE_BYTES
 
+_MISSING = (FileNotFoundError, NotADirectoryError)
+
 
 class CheckpointReader:
     """A checkpoint that is complete.
@@ -49,6 +51,7 @@ class CheckpointReader:
 
         Raises:
             CheckpointDamaged: it is missing or damaged, or not older than this one.
+            CheckpointError: it cannot be read now.
         """
         name = self.manifest.base
         if name is None:
@@ -58,7 +61,9 @@ class CheckpointReader:
         try:
             found = CheckpointReader(self.folder.parent / name)
         except CheckpointError as e:
-            raise CheckpointDamaged(f"{self.folder}: has the changes to a checkpoint: {e}") from e
+            unread = isinstance(e.__cause__, OSError) and not isinstance(e.__cause__, _MISSING)
+            kind = CheckpointError if unread else CheckpointDamaged
+            raise kind(f"{self.folder}: has the changes to a checkpoint: {e}") from e
         if found.manifest.sequence >= self.manifest.sequence:
             raise CheckpointDamaged(f"{self.folder}: its base {name} is not older than itself")
         return found

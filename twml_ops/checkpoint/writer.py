@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import IO, Any
 
 import numpy as np
+import tensorflow as tf
 
 from twml_ops.checkpoint.errors import CheckpointError
 from twml_ops.checkpoint.locations import Location, open_file, os_errors, remove_tree, sync
@@ -60,9 +61,10 @@ class CheckpointWriter:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if self._file is not None:
-            self._file.close()
         if not self._committed:
+            if self._file is not None:
+                with contextlib.suppress(OSError, tf.errors.OpError):  # its content is not needed
+                    self._file.close()
             remove_tree(self.folder)
 
     def add(
@@ -147,8 +149,11 @@ class CheckpointWriter:
         now = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
         manifest = Manifest(sequence, step, tuple(self._entries), dict(values), base, now)
         with _clear_errors(self.folder):
-            if self._file is not None and isinstance(self.folder, Path):
-                os.fsync(self._file.fileno())
+            if self._file is not None:
+                if isinstance(self.folder, Path):
+                    os.fsync(self._file.fileno())
+                self._file.close()  # which is what brings it to an object store
+            sync(self.folder)  # a manifest without its data would be a damaged checkpoint
             manifest.write(self.folder)
             self._committed = True
             sync(self.folder.parent)

@@ -106,9 +106,11 @@ def problems_of(folder: Path) -> Iterator[tuple[str, str | None]]:
     Raises:
         CheckpointError: there is none.
     """
-    from twml_ops.checkpoint import CheckpointError
+    from twml_ops.checkpoint import CheckpointError, CheckpointManager
 
-    for each in _all(folder):
+    damaged = CheckpointManager(folder).damaged()
+    yield from damaged.items()
+    for each in _all(folder, may_be_empty=bool(damaged)):
         try:
             each.verify()
             yield each.folder.name, None
@@ -116,10 +118,10 @@ def problems_of(folder: Path) -> Iterator[tuple[str, str | None]]:
             yield each.folder.name, str(e)
 
 
-def _all(folder: Path) -> list[CheckpointReader]:
+def _all(folder: Path, may_be_empty: bool = False) -> list[CheckpointReader]:
     from twml_ops.checkpoint import CheckpointError, CheckpointManager
 
     found = CheckpointManager(folder).all()
-    if not found:
+    if not found and not may_be_empty:
         raise CheckpointError(f"{folder}: there is no checkpoint")
     return found

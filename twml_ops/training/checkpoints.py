@@ -234,7 +234,10 @@ class RunCheckpoints:
 
     def interrupted(self) -> RunInterrupted:
         """The error of a run that a signal has ended."""
-        latest = self._manager.latest()
+        try:
+            latest = self._manager.latest()
+        except CheckpointError:  # its manifest cannot be read now
+            return RunInterrupted("interrupted", can_continue=True)
         if latest is not None:
             when = f"interrupted after step {latest.manifest.step:,}"
         elif self._trials.has_trials or self._members.has_members:

@@ -137,10 +137,12 @@ def new_folder(
         ) as folder,
     ):
         yield folder
-        if is_run(folder):
+        files = sorted({_stable(name) for name in _publish.files_in(folder)})
+        # Without the list the run could not be replaced, so a fault of reading is an error.
+        if RUN_FILE in files:
             run = read_json(folder / RUN_FILE)
-            files = sorted({_stable(name) for name in _publish.files_in(folder)})
-            write_json(folder / RUN_FILE, {**run, FILES_KEY: files})
+            if run.get(FORMAT_KEY) == FORMAT:
+                write_json(folder / RUN_FILE, {**run, FILES_KEY: files})
 
 
 @contextlib.contextmanager

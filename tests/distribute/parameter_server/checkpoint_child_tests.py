@@ -106,16 +106,15 @@ def checkpoints_that_others_need_are_kept():
         first, _, last = all_of_them
         assert [each.manifest.base for each in all_of_them] == [None, *[first.folder.name] * 2]
         shutil.rmtree(first.folder)
+        expect_error(ValueError, "No such file", last.verify)
+        assert "No such file" in dict(problems_of(Path(folder)))[last.folder.name]
         hybrid.save()  # its base is gone, so it has all rows
         newest = found(folder)[-1]
         assert newest.manifest.base is None
         newest.verify()
-        expect_error(ValueError, "No such file", last.verify)
-        listed = table_of(Path(folder)).splitlines()[1:]
-        assert [line.split()[0] for line in listed] == [last.folder.name, newest.folder.name]
-        wrong = dict(problems_of(Path(folder)))
-        assert "No such file" in wrong[last.folder.name]
-        assert wrong[newest.folder.name] is None
+        listed = table_of(Path(folder)).splitlines()[1:]  # without any that lacks its base
+        assert [line.split()[0] for line in listed] == [newest.folder.name]
+        assert dict(problems_of(Path(folder))) == {newest.folder.name: None}
 
 
 @child_test

@@ -19,8 +19,9 @@ import tensorflow as tf
 
 from twml_ops.checkpoint import CheckpointManager, CheckpointReader, CheckpointWriter, Manifest
 from twml_ops.checkpoint.facts import FACTS
+from twml_ops.checkpoint.found import names_in_chain
 from twml_ops.checkpoint.locations import Location
-from twml_ops.checkpoint.manifest import MANIFEST, SHARDS
+from twml_ops.checkpoint.manifest import SHARDS
 from twml_ops.checkpoint.policy import Policy, baseline_pays, check_policy
 from twml_ops.distribute.parameter_server.state import RunState, optimizer_of
 from twml_ops.distribute.parameter_server.tables import RemoteTable, RemoteVariable
@@ -119,7 +120,7 @@ def _write(
     means = averages.tables if averages is not None and snapshots else []
 
     def is_there(name: str) -> bool:
-        return (folder.parent / name / MANIFEST).exists()
+        return bool(names_in_chain(folder.parent / name))
 
     base = None if changes is None else changes.begin(is_there)
     by_device = _table_variables(state)

@@ -325,7 +325,12 @@ def iter_checkpoints(
     model = model_builder()
     last_read, folder_existed = "", False
     while True:
-        found = [c for c in manager.all() if accept is None or accept(c)]
+        try:
+            found = [c for c in manager.all() if accept is None or accept(c)]
+        except CheckpointError as e:
+            warnings.warn(f"{e}; it is tried again", RuntimeWarning, 2)
+            time.sleep(_POLL_SECONDS)
+            continue
         if not found or found[-1].folder.name == last_read:
             exists = manager.folder.is_dir()
             if folder_existed and not exists:
