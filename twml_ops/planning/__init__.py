@@ -3,6 +3,7 @@
 `predict` computes the bytes and the duration of a step for one strategy of `STRATEGIES`, `choose`
 finds the sharding axis and the number of servers with the most steps per second. The formulas are
 derived in docs/plan.md. `choose_tiers` divides memory among tables that do not all fit.
+`shard` chooses for each of many tables the way to divide it over servers, and the servers.
 """
 
 from twml_ops.planning.cpu_costs import CpuCosts, CpuTime, StepParts, fit_costs
@@ -10,10 +11,13 @@ from twml_ops.planning.job import ClusterResources, Compute, Job, Table
 from twml_ops.planning.memory_tiers import TableDemand, TierChoice, choose_tiers
 from twml_ops.planning.predict import Choice, Prediction, calibrate, choose, predict, servers_needed
 from twml_ops.planning.recommend import Recommendation, hosts_to_break_even, recommend
+from twml_ops.planning.sharding import ShardedTable, ShardingPlan, shard
+from twml_ops.planning.sharding_costs import WAYS
 from twml_ops.planning.traffic import STRATEGIES, Message, messages
 
 __all__ = [
     "STRATEGIES",
+    "WAYS",
     "Choice",
     "ClusterResources",
     "Compute",
@@ -23,6 +27,8 @@ __all__ = [
     "Message",
     "Prediction",
     "Recommendation",
+    "ShardedTable",
+    "ShardingPlan",
     "StepParts",
     "Table",
     "TableDemand",
@@ -36,4 +42,5 @@ __all__ = [
     "predict",
     "recommend",
     "servers_needed",
+    "shard",
 ]

@@ -25,9 +25,12 @@ class Table:
             uniformly distributed ids, which is the maximum.
         exchanged: Number of distinct ids of one peer's batches between two exchanges; None: as for
             `unique`, or `unique` in each batch, all different.
+        hot_rows: Number of hot rows, which are assumed to be the first rows of the table.
+        hot_share: Share of the entries that refer to the hot rows, 0 to 1.
 
     Raises:
-        ValueError: A number is not positive, or `unique` or `exchanged` is larger than `input_dim`.
+        ValueError: A number is not positive, `unique`, `exchanged` or `hot_rows` is larger than
+            `input_dim`, or `hot_share` is not between 0 and 1, or given without `hot_rows`.
     """
 
     input_dim: int
@@ -35,9 +38,19 @@ class Table:
     entries: float = 200.0
     unique: float | None = None
     exchanged: float | None = None
+    hot_rows: int = 0
+    hot_share: float = 0.0
 
     def __post_init__(self) -> None:
         _positive(input_dim=self.input_dim, units=self.units, entries=self.entries)
+        if not 0 <= self.hot_rows <= self.input_dim:
+            raise ValueError(
+                f"hot_rows must be 0 to the table's {self.input_dim:,} rows, got {self.hot_rows}"
+            )
+        if not 0 <= self.hot_share <= (1 if self.hot_rows else 0):
+            raise ValueError(
+                f"hot_share must be 0 to 1, and 0 without hot_rows, got {self.hot_share}"
+            )
         for name in ("unique", "exchanged"):
             number = getattr(self, name)
             if number is None:

@@ -110,13 +110,13 @@ def _peers(job: Job, servers: int, workers: int) -> list[Message]:
 
 def _by_row(job: Job, servers: int, workers: int) -> list[Message]:
     """A server receives the entries of its rows and returns partial sums [B, D]."""
-    entries = sum(_entries(t, job, servers) for t in job.tables)
+    entries = sum(entries_bytes(t, job, servers) for t in job.tables)
     return _hybrid(job, entries, sum(t.units for t in job.tables), servers, workers)
 
 
 def _by_column(job: Job, servers: int, workers: int) -> list[Message]:
     """Every server receives all entries and returns its columns [B, D / S]."""
-    entries = sum(_entries(t, job, 1) for t in job.tables)
+    entries = sum(entries_bytes(t, job, 1) for t in job.tables)
     return _hybrid(job, entries, sum(t.units for t in job.tables) / servers, servers, workers)
 
 
@@ -134,7 +134,7 @@ def _hybrid(job: Job, entries: float, columns: float, servers: int, workers: int
     return found
 
 
-def _entries(table: Table, job: Job, parts: int) -> float:
+def entries_bytes(table: Table, job: Job, parts: int) -> float:
     """Returns the size of the message to one of `parts` servers (see cc/core/packed_entries.h).
 
     Each id takes as many bits as the largest id of the shard. If that is smaller, the gaps between
@@ -142,6 +142,14 @@ def _entries(table: Table, job: Job, parts: int) -> float:
     largest of them, which is assumed to be that of random ids: of U gaps, about 1 + ln(U) times
     their mean. The numbers of entries of the examples take as many bits as the largest of them,
     which is assumed to be twice the mean.
+
+    Args:
+        table: The table.
+        job: The model and its batches.
+        parts: Number of equal parts of the rows.
+
+    Returns:
+        Bytes of the message of one worker.
     """
     count, distinct = table.ids(job.batch) / parts, table.rows(job.batch) / parts
     id_bits = _bits((table.input_dim - 1) // parts)

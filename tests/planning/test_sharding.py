@@ -1,0 +1,96 @@
+"""The plan of many tables against all plans of few ones."""
+
+import math
+
+import numpy as np
+import pytest
+
+from tests.planning.sharding_instances import power_law_job, small_instance
+from twml_ops.planning import WAYS, ClusterResources, Job, Table, shard
+from twml_ops.planning.sharding_axis import TYPICAL_COSTS
+from twml_ops.planning.sharding_costs import placements
+
+pytestmark = pytest.mark.one_tf
+
+
+def loads(job, cluster, ways):
+    """For each table an array [placements, 2 servers]: seconds and bytes by server."""
+    found = [placements(t, job, cluster, TYPICAL_COSTS, ways) for t in job.tables]
+    return [np.array([p.seconds + p.bytes for p in of_table]) for of_table in found]
+
+
+def fastest(of_tables, memory):
+    """Seconds of the slowest server in the best of all plans; infinite if none fits."""
+    half = len(of_tables) // 2
+    left, right = (every_sum(part) for part in (of_tables[:half], of_tables[half:]))
+    servers, best = right.shape[1] // 2, math.inf
+    for load in left:
+        both = load + right
+        fits = (both[:, servers:] <= memory * (1 + 1e-9)).all(axis=1)
+        if fits.any():
+            best = min(best, both[fits, :servers].max(axis=1).min())
+    return best
+
+
+def every_sum(of_tables):
+    total = np.zeros((1, of_tables[0].shape[1])) if of_tables else np.zeros((1, 1))
+    for load in of_tables:
+        total = (total[:, None] + load[None]).reshape(-1, load.shape[1])
+    return total
+
+
+def test_the_plan_is_within_5_percent_of_the_best_of_all_plans():
+    compared, seed = 0, 0
+    while compared < 200:
+        job, cluster, memory = small_instance(seed)
+        ways = WAYS if seed % 2 else WAYS[:3]
+        of_tables = loads(job, cluster, ways)
+        seed += 1
+        if math.prod(len(x) for x in of_tables) > 1_000_000:
+            continue
+        best = fastest(of_tables, memory)
+        if math.isinf(best):
+            with pytest.raises(ValueError, match="memory binds"):
+                shard(job, cluster, memory=memory, ways=ways)
+            continue
+        plan = shard(job, cluster, memory=memory, ways=ways)
+        assert max(plan.seconds) <= 1.05 * best, seed - 1
+        assert max(plan.bytes) <= memory * (1 + 1e-6)
+        compared += 1
+
+
+def test_the_same_tables_have_the_same_plan_about_as_fast_as_any_one_way_or_faster():
+    job = power_law_job(20, seed=7)
+    cluster = ClusterResources(1e9, servers=4, workers=4)
+    plan = shard(job, cluster)
+    assert plan == shard(job, cluster)
+    for way in WAYS:
+        assert max(plan.seconds) <= 1.001 * max(shard(job, cluster, ways=[way]).seconds)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_all_servers_together_hold_each_table_once_or_once_each(way):
+    job = Job((Table(1000, 16, 5.0, hot_rows=10, hot_share=0.5),), 64, slots=2)
+    plan = shard(job, ClusterResources(1e9, servers=4), ways=[way])
+    copies = 4 if way == "replicated" else 1
+    assert sum(plan.bytes) == pytest.approx(copies * job.stored_bytes)
+
+
+def test_hot_rows_make_the_server_that_has_them_slower():
+    cluster = ClusterResources(1e9, servers=4, workers=4)
+    for hot, rows in ((0.0, 0), (0.9, 1), (0.9, 1000)):  # 1000 rows are on all servers
+        table = Table(100_000, 16, 50.0, hot_rows=rows, hot_share=hot)
+        seconds = shard(Job((table,), 512), cluster, ways=["row"]).seconds
+        assert (max(seconds) > 1.01 * min(seconds)) == (rows == 1)
+
+
+def test_errors_say_what_binds():
+    job, cluster = Job((Table(1000, 2, 5.0),), 64), ClusterResources(1e9, servers=4)
+    with pytest.raises(ValueError, match="need 8,000 bytes, but 4 servers hold 4,000"):
+        shard(job, cluster, memory=1000)
+    with pytest.raises(ValueError, match=r"table 0 \(1,000 x 2\), at least 8,000 bytes"):
+        shard(job, cluster, memory=4000, ways=["table"])
+    with pytest.raises(ValueError, match="cannot be divided over 4 servers by column"):
+        shard(job, cluster, ways=["column"])
+    with pytest.raises(ValueError, match="ways must be some of"):
+        shard(job, cluster, ways=["diagonal"])

@@ -1,0 +1,149 @@
+"""What each way to divide one table over servers needs on each of them (see docs/plan.md)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from twml_ops.planning.cpu_costs import CpuCosts, StepParts
+from twml_ops.planning.job import FLOAT_BYTES, ClusterResources, Job, Table
+from twml_ops.planning.traffic import ROW_ID_BYTES, entries_bytes
+
+TABLE, ROW, COLUMN = "table", "row", "column"
+REPLICATED, COLUMN_ROW = "replicated", "column-row"
+WAYS = (TABLE, ROW, COLUMN, REPLICATED, COLUMN_ROW)
+"""The ways: one server has the table, rows p, p + P, ..., ranges of columns, a copy on each
+server, or ranges of columns whose rows are divided too."""
+
+
+_EQUAL = 1e-4  # relative difference of servers up to which the order of parts does not matter
+
+
+@dataclass(frozen=True)
+class Placed:
+    """One way to divide a table, with the servers of its parts.
+
+    Attributes:
+        way: One of `WAYS`.
+        first: The server of the first part; part i is on server (first + i) modulo the servers.
+        seconds: For each server, what the table adds to a step that waits for this server alone:
+            the CPU time and the transfers of the server and of a worker.
+        bytes: For each server, bytes of its part of the table with the optimizer's slots.
+    """
+
+    way: str
+    first: int
+    seconds: tuple[float, ...]
+    bytes: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class _Part:
+    """Shares of a table's entries, examples, rows and columns that one server has."""
+
+    entries: float
+    examples: float
+    rows: float
+    columns: float
+
+
+def placements(
+    table: Table, job: Job, cluster: ClusterResources, costs: CpuCosts, ways: Sequence[str]
+) -> list[Placed]:
+    """Lists the ways to divide a table, and for each the servers where it can start.
+
+    Args:
+        table: The table.
+        job: The model and its batches.
+        cluster: The hosts.
+        costs: What the parts of a step cost.
+        ways: Which of `WAYS` to list. By row, by column or by both needs at least as many rows and
+            columns as parts of them. With one server only "table" is possible.
+
+    Returns:
+        The placements. Ways with equal parts on all servers (to 0.01 %) are listed once.
+    """
+    found = []
+    for way in ways:
+        parts, row_parts = _parts(way, table, cluster.servers)
+        if not parts:
+            continue
+        seconds, stored = _loads(way, parts, row_parts, table, job, cluster, costs)
+        symmetric = all(max(x) - min(x) <= _EQUAL * max(x) for x in (seconds, stored))
+        for first in range(1 if symmetric else cluster.servers):
+            found.append(Placed(way, first, _turned(seconds, first), _turned(stored, first)))
+    return found
+
+
+def _parts(way: str, table: Table, servers: int) -> tuple[list[_Part], int]:
+    """The parts by server, and into how many parts the rows are divided; none if impossible."""
+    if way == TABLE:
+        return [_Part(1, 1, 1, 1)] + [_Part(0, 0, 0, 0)] * (servers - 1), 1
+    if way == REPLICATED and servers > 1:
+        return [_Part(1 / servers, 1 / servers, 1, 1)] * servers, 1
+    groups = {ROW: 1, COLUMN: servers, COLUMN_ROW: _groups(servers)}.get(way, 0)
+    row_parts = servers // groups if groups else 0
+    if servers == 1 or not groups or table.units < groups or table.input_dim < row_parts:
+        return [], 0
+    shares = [_entry_share(table, i, row_parts) for i in range(row_parts)]
+    return [_Part(e, 1, 1 / row_parts, 1 / groups) for _ in range(groups) for e in shares], (
+        row_parts
+    )
+
+
+def _groups(servers: int) -> int:
+    """The smallest number of column groups that divides the servers into several each, or 0."""
+    return next((g for g in range(2, servers) if servers % g == 0), 0)
+
+
+def _entry_share(table: Table, part: int, parts: int) -> float:
+    """The share of the entries of rows p, p + P, p + 2 P, ..., of which the first are hot."""
+    hot = len(range(part, table.hot_rows, parts))
+    cold = len(range(part, table.input_dim, parts)) - hot
+    if table.hot_rows == table.input_dim:
+        return hot / table.hot_rows
+    share = table.hot_share * hot / table.hot_rows if table.hot_rows else 0.0
+    return share + (1 - table.hot_share) * cold / (table.input_dim - table.hot_rows)
+
+
+def _loads(
+    way: str,
+    parts: Sequence[_Part],
+    row_parts: int,
+    table: Table,
+    job: Job,
+    cluster: ClusterResources,
+    costs: CpuCosts,
+) -> tuple[list[float], list[float]]:
+    """The seconds of a step and the bytes of memory by server."""
+    entries, rows, units = table.ids(job.batch), table.rows(job.batch), table.units
+    message = entries_bytes(table, job, row_parts) * row_parts
+    numbers = [job.batch * p.examples * units * p.columns for p in parts]
+    sent = [
+        message * p.entries + n * job.activation_bytes for p, n in zip(parts, numbers, strict=True)
+    ]
+    worker = StepParts(table=1, entry=entries, activation=sum(numbers)).times(costs.worker)
+    of_worker = worker.elapsed(cluster.cores) + sum(sent) / cluster.egress
+    copies = 0.0
+    if way == REPLICATED:
+        others = cluster.servers - 1
+        gathered = others * rows * (units * FLOAT_BYTES + ROW_ID_BYTES)
+        copies = min(2 * others / cluster.servers * table.bytes, gathered)
+    seconds, stored = [], []
+    for part, number in zip(parts, numbers, strict=True):
+        work = StepParts(
+            table=1.0 if part.columns else 0.0,
+            entry=entries * part.entries,
+            activation=number,
+            product=entries * part.entries * units * part.columns,
+            weight=rows * part.rows * units * part.columns,
+        )
+        cpu = work.times(costs.server).elapsed(cluster.cores)
+        wire = (number * job.activation_bytes + copies) / cluster.egress
+        seconds.append(of_worker + cluster.workers * (cpu + wire))
+        stored.append(table.bytes * (1 + job.slots) * part.rows * part.columns)
+    return seconds, stored
+
+
+def _turned(values: Sequence[float], first: int) -> tuple[float, ...]:
+    return tuple(values[(i - first) % len(values)] for i in range(len(values)))
