@@ -109,6 +109,7 @@ class _Search:
         self.options, self.memory = options, memory
         self.servers = len(options[0][0].seconds)
         self.loads = [np.array([p.seconds + p.bytes for p in o]) for o in options]
+        self.begins = np.cumsum([0, *(len(x) for x in self.loads)]).tolist()
         costs = [float(x[:, : self.servers].max(axis=1).min()) for x in self.loads]
         self.order = sorted(range(len(options)), key=lambda i: (-costs[i], i))
 
@@ -154,44 +155,34 @@ class _Search:
         return chosen
 
     def improved(self, start: list[int]) -> list[int]:
-        """Changes one table, or else two of them, until no change helps."""
+        """Changes one or two tables until no change helps."""
         chosen = list(start)
-        while self._change_one(chosen) or self._change_two(chosen):
+        while any(self._change(chosen, i) for i in self.order):
             pass
         return chosen
 
-    def _change_one(self, chosen: list[int]) -> bool:
-        changed = False
-        for i in self.order:
-            rest = self.load(chosen) - self.loads[i][chosen[i]]
-            changed |= self._take(chosen, (i,), rest + self.loads[i])
-        return changed
-
-    def _change_two(self, chosen: list[int]) -> bool:
-        for a, i in enumerate(self.order):
-            for j in self.order[a + 1 :]:
-                rest = self.load(chosen) - self.loads[i][chosen[i]] - self.loads[j][chosen[j]]
-                both = rest + self.loads[i][:, None] + self.loads[j][None]
-                if self._take(chosen, (i, j), both.reshape(-1, 2 * self.servers)):
-                    return True
-        return False
-
-    def _take(self, chosen: list[int], tables: tuple[int, ...], loads: np.ndarray) -> bool:
-        """Changes `chosen` to the best of the loads of all placements of the tables, if better."""
-        shape = [len(self.options[i]) for i in tables]
-        at = np.unravel_index(self._best(loads), shape)
+    def _change(self, chosen: list[int], i: int) -> bool:
+        """Changes a table, and another one if that helps more; whether the plan is better now."""
+        changes = np.concatenate([x - x[k] for x, k in zip(self.loads, chosen, strict=True)])
+        changes[self.begins[i] : self.begins[i + 1]] = 0  # no other table
+        one = self.load(chosen) - self.loads[i][chosen[i]] + self.loads[i]
+        both = one[:, None] + changes[None]
+        k, change = divmod(self._best(both.reshape(-1, 2 * self.servers)), len(changes))
         new = list(chosen)
-        for i, k in zip(tables, at, strict=True):
-            new[i] = int(k)
-        old_value, value = self.value(chosen), self.value(new)
-        if not _better(value, old_value):
+        j = int(np.searchsorted(self.begins, change, "right")) - 1
+        if j != i:
+            new[j] = change - self.begins[j]
+        new[i] = k
+        if not _better(self.value(new), self.value(chosen)):
             return False
         chosen[:] = new
         return True
 
     def _best(self, loads: np.ndarray) -> int:
         excess, slowest, squares = self._values(loads)
-        return int(np.lexsort((squares, slowest, excess))[0])
+        best = excess == excess.min()
+        best &= slowest == slowest[best].min()
+        return int(np.where(best, squares, np.inf).argmin())
 
     def _values(self, loads: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         seconds, stored = loads[:, : self.servers], loads[:, self.servers :]

@@ -91,8 +91,8 @@ def changed_rows_of_shards_restore_what_all_rows_restore():
             newest.verify()
             damage(next(newest.folder.glob("server-0*data*")))
             expect_error(ValueError, "damaged", newest.verify)
-    for mine, full in zip(weights["consecutive"], weights["full"], strict=True):
-        np.testing.assert_array_equal(mine, full)
+    # Two trainings, in which the last bits of TensorFlow's sums may differ on a busy machine.
+    same(weights["consecutive"], weights["full"], 1e-6)
 
 
 @child_test
