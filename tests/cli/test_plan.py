@@ -7,6 +7,7 @@ import sys
 import pytest
 
 from twml_ops.cli import main
+from twml_ops.planning import ClusterResources, Job, Table, shard
 
 COSTS = {
     "slots": 0,
@@ -133,7 +134,11 @@ def test_measured_costs_are_used_and_written_and_can_be_read(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["plan"], "--table"),
+        (["plan"], "--table or --tables must be given"),
+        ([*TABLE, "--tables", "x"], "--tables: --table, --unique: the file has these"),
+        ([*TABLE, "--out-plan", "x"], "--out-plan needs --tables"),
+        (["plan", "--tables", "x", "--batch", "8", "--batch", "9"], "--batch must be given once"),
+        (["plan", "--tables", "nowhere.json"], "nowhere.json"),
         (["plan", "--table", "big"], "ROWSxUNITS"),
         ([*TABLE, "--egress", "0"], "egress must be positive, got 0"),
         ([*TABLE, "--servers", "0"], "servers must be positive"),
@@ -166,3 +171,89 @@ def test_tensorflow_is_not_loaded():
         f"main({TABLE!r}); assert 'tensorflow' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
+
+
+TABLES = [
+    {"name": "user", "rows": 10_000_000, "units": 16, "entries": 1},
+    {"name": "words", "rows": 50_000, "units": 64, "entries": 40, "hot_rows": 10, "hot_share": 0.3},
+    {"name": "site", "rows": 1_000, "units": 4, "entries": 1},
+]
+
+
+def write_tables(path, tables):
+    path.write_text(json.dumps({"tables": tables}))
+    return ["plan", "--tables", str(path), "--servers", "2"]
+
+
+def test_many_tables_are_planned_written_and_drawn(tmp_path, capsys):
+    words = write_tables(tmp_path / "tables.json", TABLES)
+    plan, picture = tmp_path / "plan.json", tmp_path / "plan.png"
+    main([*words, "--out-plan", str(plan), "--out", str(picture), "--server-memory", "2"])
+    out = capsys.readouterr().out
+    for text in ("user", "10,000,000 × 16", "words", "is the slowest", "% full", "plan.json"):
+        assert text in out
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    main([*words, "--server-memory", "2", "--json"])
+    found = json.loads(capsys.readouterr().out)
+    assert json.loads(plan.read_text()) == found
+    assert [t["name"] for t in found["tables"]] == ["user", "words", "site"]
+    for table in found["tables"]:
+        assert sorted(table["servers"]) in ([[0], [1]] if table["way"] == "table" else [[0, 1]])
+    assert len(found["seconds"]) == len(found["bytes"]) == 2
+    assert max(found["bytes"]) <= 2e9
+
+
+def test_the_plan_of_the_command_is_that_of_the_function(tmp_path, capsys):
+    words = write_tables(tmp_path / "tables.json", TABLES)
+    main([*words, "--egress", "150", "--slots", "1", "--workers", "3", "--json"])
+    found = json.loads(capsys.readouterr().out)
+    tables = (
+        Table(10_000_000, 16, 1),
+        Table(50_000, 64, 40, hot_rows=10, hot_share=0.3),
+        Table(1_000, 4, 1),
+    )
+    want = shard(Job(tables, 512, slots=1), ClusterResources(150e6, 2, 3, 1.0, steps_per_call=4))
+    assert found["seconds"] == list(want.seconds)
+    assert [t["way"] for t in found["tables"]] == [t.way for t in want.tables]
+
+
+@pytest.mark.parametrize(
+    ("tables", "message"),
+    [
+        ([], "with tables"),
+        ([7], "table 1: expected an object, got 7"),
+        ([{"name": "a", "rows": 1}], "table 1: units is missing"),
+        ([{**TABLES[0], "row": 1}], "table 1: has no row; known are name, rows"),
+        ([{**TABLES[0], "rows": "9"}], "table 1: rows must be int, got '9'"),
+        ([{**TABLES[0], "rows": True}], "table 1: rows must be int, got True"),
+        ([{**TABLES[0], "entries": None}], "table 1: entries must be int or float, got None"),
+        ([{**TABLES[0], "hot_share": 0.5}], "table 1 (user): hot_share must be 0"),
+        ([{**TABLES[0], "rows": 0}], "table 1 (user): "),
+        ([TABLES[0], TABLES[0]], "two tables have the name 'user'"),
+    ],
+)
+def test_a_file_with_wrong_tables_gives_one_line(tables, message, tmp_path, capsys):
+    with pytest.raises(SystemExit):
+        main(write_tables(tmp_path / "tables.json", tables))
+    err = capsys.readouterr().err
+    assert message in err
+    assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", '{"tables": 1}', "[" * 100_000, "\0", "NaN"])
+def test_a_file_that_lists_no_tables_gives_one_line(content, tmp_path, capsys):
+    path = tmp_path / "tables.json"
+    path.write_text(content)
+    with pytest.raises(SystemExit):
+        main(["plan", "--tables", str(path)])
+    err = capsys.readouterr().err
+    assert "tables.json" in err
+    assert err.count("\n") == 1
+
+
+def test_tables_that_no_server_can_hold_are_refused_and_nothing_is_written(tmp_path, capsys):
+    words = write_tables(tmp_path / "tables.json", TABLES)
+    with pytest.raises(SystemExit):
+        main([*words, "--server-memory", "0.01", "--out-plan", str(tmp_path / "plan.json")])
+    assert "memory binds" in capsys.readouterr().err
+    assert [p.name for p in tmp_path.iterdir()] == ["tables.json"]

@@ -24,9 +24,17 @@ _measured = advanced("Measured times")
 
 def plan(
     table: Annotated[
-        list[str],
+        list[str] | None,
         typer.Option(help="ROWSxUNITS of a sparse table, such as 2^19x128. Repeat for each table."),
-    ],
+    ] = None,
+    tables: Annotated[
+        Path | None,
+        typer.Option(
+            help="Instead of --table: JSON file that lists tables. For each, the way to divide it "
+            "over the servers is planned, and the servers.",
+            show_default=False,
+        ),
+    ] = None,
     batch: Annotated[
         list[int] | None,
         typer.Option(
@@ -129,9 +137,17 @@ def plan(
             rich_help_panel="CPU time",
         ),
     ] = 1.0,
-    out: Annotated[Path | None, typer.Option(help="PNG with plots of steps/s and bytes.")] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="PNG with plots of steps/s and bytes; with --tables of the servers."),
+    ] = None,
+    out_plan: Annotated[
+        Path | None,
+        typer.Option(help="With --tables: JSON file to write the plan to.", show_default=False),
+    ] = None,
     overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace the files --out and --out-costs.")
+        bool,
+        typer.Option("--overwrite", help="Replace files that are there."),
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, nothing else.")] = False,
     debug: Debug = False,
@@ -144,8 +160,19 @@ def plan(
     """
     check_cost_options(measure, costs, out_costs)
 
+    if tables is not None:
+        of_tables = {"--table": table, "--entries": entries, "--unique": unique}
+        refused = [n for n, v in {**of_tables, "--exchanged": exchanged}.items() if v]
+        if refused:
+            raise UserError(f"--tables: {', '.join(refused)}: the file has these of each table")
+        if len(batch or ()) > 1:
+            raise UserError(f"--tables: --batch must be given once, got {len(batch or ())}")
+    elif not table:
+        raise UserError("--table or --tables must be given")
+    elif out_plan is not None:
+        raise UserError("--out-plan needs --tables")
     options = PlanOptions(
-        tables=table,
+        tables=table or [],
         batches=batch or [512],
         entries=entries or [200.0],
         unique=unique,
@@ -170,7 +197,22 @@ def plan(
         transport=transport,
     )
     get_costs = costs_by(measure, costs, out_costs, slots, steps_per_execution, overwrite)
-    plan_job(options, get_costs, out, as_json, overwrite)
+    if tables is None:
+        plan_job(options, get_costs, out, as_json, overwrite)
+        return
+    from twml_ops.cli.plan_tables import plan_tables, read_tables
+
+    plan_tables(
+        read_tables(tables),
+        lambda found: _job(options, found, options.batches[0]),
+        _cluster(options),
+        None if server_memory is None else 1e9 * server_memory,
+        get_costs,
+        out,
+        out_plan,
+        as_json,
+        overwrite,
+    )
 
 
 MODES = ("sync", "async")
@@ -255,33 +297,12 @@ def plan_job(
         ValueError: a number is out of range.
     """
     from twml_ops.cli.console import make_console, print_json
-    from twml_ops.planning import ClusterResources, Compute, Job, servers_needed
+    from twml_ops.planning import Compute, servers_needed
     from twml_ops.report.plan import check_plot_path, draw_plan, print_plan
     from twml_ops.training.run_folder import optional_file
 
-    if options.mode not in MODES:
-        raise UserError(f"--mode: expected {' or '.join(MODES)}, got {options.mode!r}")
-    jobs = [
-        Job(
-            _tables(options, batch),
-            batch,
-            values=options.values,
-            deduplicate=options.deduplicate,
-            dense=options.dense,
-            activation_bytes=2 if options.half else 4,
-            slots=options.slots,
-            every=options.every,
-        )
-        for batch in options.batches
-    ]
-    cluster = ClusterResources(
-        1e6 * options.egress,
-        options.servers,
-        options.workers,
-        options.cores,
-        asynchronous=options.mode == "async",
-        steps_per_call=options.steps_per_execution,
-    )
+    cluster = _cluster(options)
+    jobs = [_job(options, _tables(options, batch), batch) for batch in options.batches]
     compute = Compute(
         options.sparse_ms / 1e3,
         options.dense_ms / 1e3,
@@ -301,6 +322,36 @@ def plan_job(
         print_json(_to_json(plan))
     else:
         print_plan(make_console(), plan, out)
+
+
+def _job(options: PlanOptions, tables: tuple[Table, ...], batch: int) -> Job:
+    from twml_ops.planning import Job
+
+    return Job(
+        tables,
+        batch,
+        values=options.values,
+        deduplicate=options.deduplicate,
+        dense=options.dense,
+        activation_bytes=2 if options.half else 4,
+        slots=options.slots,
+        every=options.every,
+    )
+
+
+def _cluster(options: PlanOptions) -> ClusterResources:
+    from twml_ops.planning import ClusterResources
+
+    if options.mode not in MODES:
+        raise UserError(f"--mode: expected {' or '.join(MODES)}, got {options.mode!r}")
+    return ClusterResources(
+        1e6 * options.egress,
+        options.servers,
+        options.workers,
+        options.cores,
+        asynchronous=options.mode == "async",
+        steps_per_call=options.steps_per_execution,
+    )
 
 
 def _plan(
