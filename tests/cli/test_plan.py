@@ -136,7 +136,8 @@ def test_measured_costs_are_used_and_written_and_can_be_read(tmp_path, capsys):
     [
         (["plan"], "--table or --tables must be given"),
         ([*TABLE, "--tables", "x"], "--tables: --table, --unique: the file has these"),
-        ([*TABLE, "--out-plan", "x"], "--out-plan needs --tables"),
+        ([*TABLE, "--out-plan", "x"], "--out-plan and --way need --tables"),
+        ([*TABLE, "--way", "row"], "--out-plan and --way need --tables"),
         (["plan", "--tables", "x", "--batch", "8", "--batch", "9"], "--batch must be given once"),
         (["plan", "--tables", "nowhere.json"], "nowhere.json"),
         (["plan", "--table", "big"], "ROWSxUNITS"),
@@ -201,6 +202,16 @@ def test_many_tables_are_planned_written_and_drawn(tmp_path, capsys):
         assert sorted(table["servers"]) in ([[0], [1]] if table["way"] == "table" else [[0, 1]])
     assert len(found["seconds"]) == len(found["bytes"]) == 2
     assert max(found["bytes"]) <= 2e9
+
+
+def test_only_the_ways_that_are_allowed_are_planned(tmp_path, capsys):
+    words = write_tables(tmp_path / "tables.json", TABLES)
+    main([*words, "--way", "row", "--way", "column", "--json"])
+    found = json.loads(capsys.readouterr().out)
+    assert {t["way"] for t in found["tables"]} <= {"row", "column"}
+    with pytest.raises(SystemExit):
+        main([*words, "--way", "diagonal"])
+    assert "ways must be some of table, row, column" in capsys.readouterr().err
 
 
 def test_the_plan_of_the_command_is_that_of_the_function(tmp_path, capsys):

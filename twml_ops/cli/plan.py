@@ -141,6 +141,13 @@ def plan(
         Path | None,
         typer.Option(help="PNG with plots of steps/s and bytes; with --tables of the servers."),
     ] = None,
+    way: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="With --tables: table, row, column, replicated or column-row. Repeat it to allow "
+            "several. [default: all of them]"
+        ),
+    ] = None,
     out_plan: Annotated[
         Path | None,
         typer.Option(help="With --tables: JSON file to write the plan to.", show_default=False),
@@ -169,8 +176,8 @@ def plan(
             raise UserError(f"--tables: --batch must be given once, got {len(batch or ())}")
     elif not table:
         raise UserError("--table or --tables must be given")
-    elif out_plan is not None:
-        raise UserError("--out-plan needs --tables")
+    elif out_plan is not None or way:
+        raise UserError("--out-plan and --way need --tables")
     options = PlanOptions(
         tables=table or [],
         batches=batch or [512],
@@ -207,6 +214,7 @@ def plan(
         lambda found: _job(options, found, options.batches[0]),
         _cluster(options),
         None if server_memory is None else 1e9 * server_memory,
+        way,
         get_costs,
         out,
         out_plan,

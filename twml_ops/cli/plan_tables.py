@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -77,6 +77,7 @@ def plan_tables(
     make_job: Callable[[tuple[Table, ...]], Job],
     cluster: ClusterResources,
     memory: float | None,
+    ways: Sequence[str] | None,
     get_costs: Callable[[], CpuCosts | None],
     out: Path | None,
     out_plan: Path | None,
@@ -90,6 +91,7 @@ def plan_tables(
         make_job: returns the job with these tables.
         cluster: the hosts; each of `servers` is one.
         memory: bytes that a server can hold; None: unlimited.
+        ways: the ways that are allowed; None: all.
         get_costs: returns the costs of CPU time, or None for typical ones.
         out: PNG to draw into; None: no picture.
         out_plan: JSON file to write the plan to; None: none.
@@ -101,7 +103,7 @@ def plan_tables(
         ValueError: a number is out of range, or no plan was found that fits.
     """
     from twml_ops.cli.console import make_console, print_json
-    from twml_ops.planning import shard
+    from twml_ops.planning import WAYS, shard
     from twml_ops.planning.sharding_axis import TYPICAL_COSTS
     from twml_ops.report.plan import check_plot_path
     from twml_ops.report.sharding import NamedPlan, draw_sharding, print_sharding
@@ -111,7 +113,7 @@ def plan_tables(
     job = make_job(tuple(tables.values()))
     with optional_file(out_plan, overwrite) as file, optional_file(out, overwrite) as picture:
         costs = get_costs()
-        found = shard(job, cluster, costs or TYPICAL_COSTS, memory=memory)
+        found = shard(job, cluster, costs or TYPICAL_COSTS, memory=memory, ways=ways or WAYS)
         plan = NamedPlan(tuple(tables), job, found, memory, costs is not None)
         if file is not None:
             write_json(file, _to_json(plan))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -27,6 +27,8 @@ from twml_ops.distribute.parameter_server.transport import Link, without_session
 from twml_ops.placement.entries import CsrEntries
 from twml_ops.planning import ClusterResources, Job, Table
 from twml_ops.planning.sharding_axis import prefers_rows
+
+_AXES = ("row", "column", "auto")
 
 
 @dataclasses.dataclass
@@ -254,6 +256,45 @@ class ParameterServerPlacement(placement.Placement):
         in_step = self._graph is not None and self._graph is tf.compat.v1.get_default_graph()
         links = self.links if in_step else without_sessions(self.links)
         return self.exchange_of(products, values, links)
+
+
+class AxisOfTables:
+    """The axis of each table, as the user gave it.
+
+    Args:
+        axes: "row", "column" or "auto" for all tables, or a dict of them by the table's path. Other
+            tables have "auto" then.
+
+    Raises:
+        ValueError: An axis is unknown.
+    """
+
+    def __init__(self, axes: str | Mapping[str, str]) -> None:
+        self._by_path = dict(axes) if isinstance(axes, Mapping) else {}
+        self._others = "auto" if isinstance(axes, Mapping) else axes
+        for path, axis in (*self._by_path.items(), (None, self._others)):
+            if axis not in _AXES:
+                of_table = "" if path is None else f" of {path}"
+                raise ValueError(f"partition_axis{of_table} must be one of {_AXES}, got {axis!r}")
+
+    def __getitem__(self, path: str) -> str:
+        return self._by_path.get(path, self._others)
+
+    def check_names(self, paths: Sequence[str]) -> None:
+        """Checks that all names are the ones of tables.
+
+        Args:
+            paths: The paths of all tables.
+
+        Raises:
+            ValueError: One is not.
+        """
+        unknown = sorted(self._by_path.keys() - set(paths))
+        if unknown:
+            raise ValueError(
+                f"partition_axis must name tables of the model, {', '.join(sorted(paths))}; got "
+                f"{', '.join(unknown)}"
+            )
 
 
 def shards_by_row(

@@ -35,7 +35,11 @@ from twml_ops.distribute.parameter_server.optimizer_slots import (
     assign_slots,
     read_slots,
 )
-from twml_ops.distribute.parameter_server.placement import ParameterServerPlacement, shards_by_row
+from twml_ops.distribute.parameter_server.placement import (
+    AxisOfTables,
+    ParameterServerPlacement,
+    shards_by_row,
+)
 from twml_ops.distribute.parameter_server.state import RunState, component_optimizers
 from twml_ops.distribute.parameter_server.step import StepGraph
 from twml_ops.distribute.parameter_server.synchronous_workers import OTHER_STEP, GradientQueues
@@ -47,7 +51,7 @@ from twml_ops.planning import ClusterResources
 from twml_ops.planning.sharding_axis import EGRESS_PER_CORE
 
 OnStep = Callable[[int, float], None]
-_AXES = ("row", "column", "auto")
+Axis = Literal["row", "column", "auto"]
 _MODES = ("sync", "async", "hogwild")
 _WIRE_DTYPES = ("float32", "bfloat16", "float16")
 _MAX_LOSSES = 1000
@@ -99,7 +103,8 @@ class HybridTrainer:
         partition_axis: The axis by which tables are sharded. "row": server p of P has the rows with
             id mod P = p, and the servers' products are added. "column": each server has a range of
             columns, and the products are concatenated. "auto": the axis with which a step with
-            the first batch is predicted to be shorter.
+            the first batch is predicted to be shorter. A dict has the axis of each table by its
+            name, "layer/weight"; tables that it does not name have "auto".
         wire_dtype: The type in which products and their gradients are sent.
         deduplicate: Whether an id that occurs several times in a batch is sent once if that is
             smaller.
@@ -161,7 +166,7 @@ class HybridTrainer:
         cluster: Cluster | None = None,
         mode: Literal["sync", "async", "hogwild"] = "sync",
         max_staleness: int | None = None,
-        partition_axis: Literal["row", "column", "auto"] = "auto",
+        partition_axis: Axis | Mapping[str, Axis] = "auto",
         wire_dtype: Literal["float32", "bfloat16", "float16"] = "float32",
         deduplicate: bool = True,
         pipeline: bool = False,
@@ -179,7 +184,6 @@ class HybridTrainer:
     ) -> None:
         for argument, value, known in (
             ("mode", mode, _MODES),
-            ("partition_axis", partition_axis, _AXES),
             ("wire_dtype", wire_dtype, _WIRE_DTYPES),
         ):
             if value not in known:
@@ -221,7 +225,7 @@ class HybridTrainer:
         self.max_staleness = max_staleness
         self._builder = model_builder
         self._loss = loss
-        self._axis = partition_axis
+        self._axes = AxisOfTables(partition_axis)
         self._timeout = timeout
         self._checkpoint_dir = None if checkpoint_dir is None else str(checkpoint_dir)
         self._checkpoint_every, self._checkpoint_keep = checkpoint_every, checkpoint_keep
@@ -513,6 +517,7 @@ class HybridTrainer:
             model = self._builder()
             self.placement.batch_sizes.clear()
             model(x, training=False)  # creates all weights and shows the placement the batch
+        self._axes.check_names([table.path for table in self.placement.tables])
         model.compile(loss=self._loss)
         share_dense = len(cluster.workers) > 1
         args = (self._prefix, cluster, self.placement.tables, model, self.optimizer, share_dense)
@@ -556,7 +561,10 @@ class HybridTrainer:
         state, folder = self.state, self._checkpoint_dir
         resources = self._resources()
         state.create(
-            [shards_by_row(t, resources, self._axis, self.placement) for t in self.placement.tables]
+            [
+                shards_by_row(t, resources, self._axes[t.path], self.placement)
+                for t in self.placement.tables
+            ]
         )
         state.write_layout()
         saved = folder and restore.restore_newest(
