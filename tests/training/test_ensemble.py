@@ -126,9 +126,8 @@ def test_ensembles_of_successive_seeds_have_no_member_in_common():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"from_run": "b"}, "--from: the tables of a cluster begin with new weights"),
         ({"model": "auto"}, "--model auto: a cluster trains one model"),
-        ({"save_slots": True}, "--save-slots: a cluster does not save the slots"),
+        ({"checkpoint_bits": 8}, "checkpoints of a cluster are not quantized"),
         ({"storage": "files"}, "--storage: the tables of a cluster are in the memory"),
     ],
 )
