@@ -29,6 +29,7 @@ NO_OUTPUTS = {
         "costs",
         "models",
         "publish",
+        "tables",
         "warmup",
     ),
 }
@@ -41,6 +42,7 @@ FILES = {
     ("search", "out"): ["search", "--data", "csv:no.csv", "--out"],
     ("plan", "out"): ["plan", "--table", "64x2", "--out"],
     ("plan", "out_costs"): ["plan", "--table", "64x2", "--measure", "--out-costs"],
+    ("plan", "out_plan"): ["plan", "--tables", "{run}/../tables.json", "--out-plan"],
     ("tables", "out"): ["tables", "csv:no.csv", "--out"],
 }
 FOLDERS = {
@@ -137,6 +139,8 @@ def refused(key, out, tmp_path, capsys, *options):
 @pytest.fixture
 def place(tmp_path):
     a_run(tmp_path / "run")
+    tables = [{"name": "a", "rows": 64, "units": 2}]
+    (tmp_path / "tables.json").write_text(json.dumps({"tables": tables}))
     (tmp_path / "here").mkdir()
     return tmp_path / "here"
 
