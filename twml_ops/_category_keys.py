@@ -57,5 +57,6 @@ def category_keys(
             of_crosses = hash_ids(of_crosses + take(keys, fields, axis=1), _KEY_BITS, _CROSS_SALT)
         parts.append(of_crosses)
         order += [width + i for i in chosen]
+    joined = join(parts, axis=1)
     places = sorted(range(len(order)), key=order.__getitem__)
-    return take(join(parts, axis=1), places, axis=1)
+    return joined if places == order else take(joined, places, axis=1)

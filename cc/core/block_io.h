@@ -28,8 +28,8 @@ struct BlockRequest {
   std::function<void(int error)> done;
 };
 
-// What goes wrong with the next read or write of the system, for tests: returns the number of bytes
-// to ask for, in [1, bytes], or a negative errno as its result. It is called on any thread.
+// A fault that a test injects into a read or a write. The function returns the number of bytes to
+// transfer, from 1 to `bytes`, or a negative errno, which becomes the result. Any thread calls it.
 using IoFault = std::function<int64_t(bool write, int64_t bytes)>;
 
 // What went wrong, for the message of a status.

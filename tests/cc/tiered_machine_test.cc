@@ -112,7 +112,7 @@ class Machine {
     }
   }
 
-  // An error is that of the file, and the same call succeeds once the file can be used again.
+  // A call that fails has the error of the file. It succeeds when the file works again.
   template <class Call>
   void Must(Call call) {
     Status status = call();

@@ -67,7 +67,7 @@ class Table:
 
 
 class Checkpoints(RuleBasedStateMachine):
-    """The newest checkpoint that nobody has damaged is found, and has what was saved."""
+    """`newest_intact` finds the newest undamaged checkpoint, which has the saved values."""
 
     steps = 0
 

@@ -176,7 +176,7 @@ class Lookups(RuleBasedStateMachine):
 
     @rule(which=st.integers(0, 1), in_place=st.booleans())
     def load(self, which, in_place):
-        """An earlier state, or that of the other table, at the same addresses or at new ones."""
+        """Loads the saved state of either table into the arrays of a table or into new arrays."""
         state, reference = copy.deepcopy(self.saved)
         if in_place:
             for name, array in self.tables[which][0].items():

@@ -12,7 +12,7 @@ from twml_ops.checkpoint.locations import Location, read_bytes, size_of
 from twml_ops.checkpoint.manifest import MANIFEST, Manifest
 from twml_ops.checkpoint.reader import CheckpointReader
 
-# The second form is that of the first checkpoints of clusters: a step and a time.
+# The second form, a step and a time, names the first checkpoints of clusters.
 _FOLDER = re.compile(r"ckpt-(\d{8,})-step-\d+|ckpt-\d{12}-\d+")
 
 

@@ -154,19 +154,6 @@ class CheckpointManager:
         found.raise_unread()
         return found.valid
 
-    def damaged(self) -> dict[str, str]:
-        """The checkpoints whose manifest is damaged, which `all` leaves out.
-
-        Returns:
-            What is wrong, by name of the folder.
-
-        Raises:
-            CheckpointError: the folder, or the manifest of a checkpoint, cannot be read now.
-        """
-        found = find(self.folder)
-        found.raise_unread()
-        return {name: str(problem) for name, problem in found.problems.items()}
-
     def latest(self) -> CheckpointReader | None:
         """The newest valid checkpoint.
 

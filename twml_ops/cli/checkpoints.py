@@ -106,11 +106,17 @@ def problems_of(folder: Path) -> Iterator[tuple[str, str | None]]:
     Raises:
         CheckpointError: there is none.
     """
-    from twml_ops.checkpoint import CheckpointError, CheckpointManager
+    from twml_ops.checkpoint import CheckpointError
+    from twml_ops.checkpoint.found import find
+    from twml_ops.checkpoint.locations import location
 
-    damaged = CheckpointManager(folder).damaged()
-    yield from damaged.items()
-    for each in _all(folder, may_be_empty=bool(damaged)):
+    found = find(location(folder))
+    found.raise_unread()
+    if not found.valid and not found.problems:
+        raise CheckpointError(f"{folder}: there is no checkpoint")
+    for name, problem in found.problems.items():
+        yield name, str(problem)
+    for each in found.valid:
         try:
             each.verify()
             yield each.folder.name, None
@@ -118,10 +124,10 @@ def problems_of(folder: Path) -> Iterator[tuple[str, str | None]]:
             yield each.folder.name, str(e)
 
 
-def _all(folder: Path, may_be_empty: bool = False) -> list[CheckpointReader]:
+def _all(folder: Path) -> list[CheckpointReader]:
     from twml_ops.checkpoint import CheckpointError, CheckpointManager
 
     found = CheckpointManager(folder).all()
-    if not found and not may_be_empty:
+    if not found:
         raise CheckpointError(f"{folder}: there is no checkpoint")
     return found

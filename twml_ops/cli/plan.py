@@ -153,8 +153,7 @@ def plan(
         typer.Option(help="With --tables: JSON file to write the plan to.", show_default=False),
     ] = None,
     overwrite: Annotated[
-        bool,
-        typer.Option("--overwrite", help="Replace files that are there."),
+        bool, typer.Option("--overwrite", help="Replace the files --out, --out-plan, --out-costs.")
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, nothing else.")] = False,
     debug: Debug = False,

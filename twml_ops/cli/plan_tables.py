@@ -126,9 +126,10 @@ def plan_tables(
 
 
 def _to_json(plan: NamedPlan) -> dict[str, Any]:
+    servers = len(plan.found.seconds)
     return {
         "tables": [
-            {"name": name, "way": table.way, "servers": list(plan.servers_of(table))}
+            {"name": name, "way": table.way, "servers": list(table.servers(servers))}
             for name, table in zip(plan.names, plan.found.tables, strict=True)
         ],
         "seconds": list(plan.found.seconds),

@@ -28,6 +28,18 @@ class ShardedTable:
     way: str
     first: int
 
+    def servers(self, count: int) -> tuple[int, ...]:
+        """The servers of the parts, in the order of the parts.
+
+        Args:
+            count: Number of all servers.
+
+        Returns:
+            One server for "table", all of them for the other ways.
+        """
+        parts = 1 if self.way == TABLE else count
+        return tuple((self.first + i) % count for i in range(parts))
+
 
 @dataclass(frozen=True)
 class ShardingPlan:

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from twml_ops.planning import WAYS, Job, ShardedTable, ShardingPlan
+from twml_ops.planning import WAYS, Job, ShardingPlan
 
 _BAR = 24
 
@@ -34,12 +34,6 @@ class NamedPlan:
     memory: float | None
     measured: bool
 
-    def servers_of(self, table: ShardedTable) -> tuple[int, ...]:
-        """The servers of the parts of a table, in the order of the parts."""
-        servers = len(self.found.seconds)
-        parts = 1 if table.way == "table" else servers
-        return tuple((table.first + i) % servers for i in range(parts))
-
 
 def print_sharding(console: Console, plan: NamedPlan, files: list[Path]) -> None:
     """Prints where each table goes, the load of each server, and what binds.
@@ -57,14 +51,14 @@ def print_sharding(console: Console, plan: NamedPlan, files: list[Path]) -> None
     table.add_column("way", style="cyan")
     table.add_column("servers")
     for name, size, place in zip(plan.names, plan.job.tables, found.tables, strict=True):
-        servers = plan.servers_of(place)
-        rotated = f"all, from {place.first}" if place.first else "all"
+        servers = place.servers(len(found.seconds))
+        several = f"all, from {place.first}" if place.first else "all"
         table.add_row(
             escape(name),
             f"{size.input_dim:,} × {size.units}",
             f"{size.entries:,.4g}",
             place.way,
-            str(servers[0]) if place.way == "table" else rotated,
+            several if len(servers) > 1 else str(servers[0]),
         )
     console.print(table)
     loads = Table(box=box.SIMPLE_HEAD, pad_edge=False)
