@@ -74,19 +74,19 @@ test: $(TEST_TFS:%=test-tf-%) test-cc ## run all tests on both TensorFlow versio
 
 # The result of these tests does not depend on the TensorFlow version. They run on the first of TEST_TFS only.
 ANY_TF_TESTS = tests/benchmarks tests/checkpoint/test_killed.py tests/cli/test_columns.py tests/cli/test_explain.py tests/cli/test_learn_hash.py \
-	tests/cli/test_output.py tests/cli/test_outputs.py tests/cli/test_plan.py tests/cli/test_schema.py tests/cli/test_search.py \
+	tests/cli/test_standard_streams.py tests/cli/test_outputs.py tests/cli/test_plan.py tests/cli/test_schema.py tests/cli/test_search.py \
 	tests/cli/test_stability.py tests/cli/test_tables.py tests/cli/test_terminal.py tests/cli/test_tune.py tests/core/test_dynamic_lookup.py \
 	tests/core/test_hostile_arguments.py tests/core/test_lookups.py tests/core/test_packed_ids.py tests/core/test_quantile_sketch.py \
 	tests/core/test_quantize_rows.py tests/core/test_reuse_distance.py tests/core/test_scorer.py tests/core/test_scorer_storage.py \
 	tests/core/test_tree_sums.py tests/cuda tests/data/test_any_text.py tests/data/test_block.py tests/data/test_category_ids.py tests/data/test_criteo.py tests/data/test_csv.py \
-	tests/data/test_flights.py tests/data/test_guess.py tests/data/test_infer.py tests/data/test_libsvm.py tests/data/test_open.py \
+	tests/data/test_flights.py tests/data/test_text_values.py tests/data/test_infer.py tests/data/test_libsvm.py tests/data/test_open.py \
 	tests/data/test_order.py tests/data/test_remote.py tests/data/test_row_keys.py tests/data/test_schema_file.py tests/data/test_shard.py \
-	tests/data/test_subset.py tests/data/test_text.py tests/data/test_validation.py tests/distribute/test_launch.py tests/docs/test_commands.py \
+	tests/data/test_subset.py tests/data/test_text.py tests/data/test_validation_split.py tests/distribute/test_launch.py tests/docs/test_commands.py \
 	tests/docs/test_docstrings.py tests/docs/test_manifests.py tests/docs/test_options.py tests/docs/test_pages_run.py tests/docs/test_readme.py \
 	tests/docs/test_reference.py tests/examples/test_click_log.py tests/peers tests/planning tests/serving/test_admission.py \
 	tests/serving/test_c_interface.py tests/serving/test_connections.py tests/serving/test_inputs.py tests/serving/test_load.py \
 	tests/serving/test_model.py tests/serving/test_processes.py tests/serving/test_rest.py tests/serving/test_storage.py tests/test_architecture.py \
-	tests/test_child.py tests/test_child_process.py tests/test_deferred_imports.py tests/test_garbage_collection.py tests/test_pairwise.py \
+	tests/test_child.py tests/test_child_process.py tests/test_pairwise.py tests/test_tensorflow_import.py \
 	tests/test_phases.py tests/test_publish.py tests/test_publish_faults.py tests/tools tests/training/test_choose_epochs.py tests/training/test_choose_model.py \
 	tests/training/test_cluster.py tests/training/test_cluster_checkpoints.py tests/training/test_config.py tests/training/test_configure.py \
 	tests/training/test_drift.py tests/training/test_ensemble.py tests/training/test_evaluation_log.py tests/training/test_folder.py \

@@ -44,7 +44,7 @@ def main(out: Path, arguments: list[str]) -> None:
 
 
 def _train(arguments: list[str], reached: Callable[[str], None]) -> None:
-    from twml_ops import _import_hooks, cli
+    from twml_ops import _tensorflow_import, cli
 
     @contextmanager
     def importing() -> Iterator[None]:
@@ -52,7 +52,7 @@ def _train(arguments: list[str], reached: Callable[[str], None]) -> None:
         reached(IMPORTED)
 
     cli.prepare_imports()
-    _import_hooks.import_within(importing)
+    _tensorflow_import.import_within(importing)
     from twml_ops.training.callbacks import HistoryCallback
 
     record = HistoryCallback.on_train_batch_end

@@ -14,7 +14,7 @@ from functools import partial
 from types import ModuleType
 from typing import Any
 
-from twml_ops._import_hooks import import_within
+from twml_ops._tensorflow_import import import_within
 
 PACKAGE = "Twml"
 """What Keras writes before the names of our classes."""

@@ -15,6 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 from twml_ops import _core
 from twml_ops._raw_columns import categories, numbers_of, strings_of, times_of
 
+# `cc/core/scorer/program.cc` and `tests/core/numpy_scorer.py` have the same numbers.
 FORMAT = 1
 FORMAT_WITH_BASE = 2
 """The format of a folder with arrays that refer to another folder, with changed rows."""

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 
-from twml_ops import _import_hooks
+from twml_ops import _tensorflow_import
 
 _LEVEL = "TF_CPP_MIN_LOG_LEVEL"
 _SEVERITIES = b"IWEF"
@@ -32,7 +32,7 @@ def quiet() -> None:
 
 def apply_level() -> None:
     """Applies the current level to the import of TensorFlow, if it has not been imported yet."""
-    _import_hooks.import_within(_at_current_level)
+    _tensorflow_import.import_within(_at_current_level)
 
 
 @contextmanager

@@ -5,7 +5,7 @@
 #include <new>
 #include <utility>
 
-#include "cc/core/eviction_order.h"
+#include "cc/core/dynamic_lookup_evictions.h"
 #include "cc/core/hash.h"
 #include "cc/core/id_index.h"
 

@@ -43,7 +43,7 @@ constexpr int64_t kMissingTime = -1, kUnreadableTime = -2;
 
 // The part of the time that a text is: a number of the unit, of which a fraction is left out, or a
 // date, possibly with a time and a zone, in the forms of `times_of_texts` in
-// twml_ops/data/guess.py. kMissingTime: it is empty or a null value. kUnreadableTime: it is
+// twml_ops/data/text_values.py. kMissingTime: it is empty or a null value. kUnreadableTime: it is
 // something else.
 int64_t PartOfTime(std::string_view text, TimeFeature feature);
 

@@ -1,5 +1,5 @@
 // The update rules of the optimizers by name, with their slots and hyperparameters. The formulas
-// are in cc/core/simd/update_steps.h.
+// are in cc/core/simd/update_formulas.h.
 #ifndef TWML_CORE_UPDATE_RULES_H_
 #define TWML_CORE_UPDATE_RULES_H_
 

@@ -7,6 +7,6 @@
 
 #define TWML_SIMD_LEVEL cuda
 #define TWML_CUDA 1
-#include "cc/core/simd/update_steps.h"
+#include "cc/core/simd/update_formulas.h"
 
 #endif  // TWML_CUDA_FORMULAS_H_

@@ -8,7 +8,7 @@ import tensorflow as tf
 from sklearn import metrics as sk
 
 from twml_ops.analysis import scoring
-from twml_ops.report.tables import metric_table
+from twml_ops.report.result_tables import metric_table
 
 
 def scores(y, p):

@@ -17,8 +17,8 @@ from twml_ops.checkpoint import (
     restore,
     variables_of,
 )
+from twml_ops.checkpoint.baseline_policy import baseline_pays
 from twml_ops.checkpoint.incremental import tables_of
-from twml_ops.checkpoint.policy import baseline_pays
 from twml_ops.checkpoint.rows import decode_rows, encode_rows
 from twml_ops.optimizers import SGD, Adagrad, CompositeOptimizer, LazyAdam, LossScaleOptimizer
 

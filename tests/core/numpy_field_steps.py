@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from twml_ops import _core
-from twml_ops._category_keys import category_keys, id_keys
+from twml_ops._category_hash import category_keys, id_keys
 
 Array = NDArray[Any]
 Registers = dict[str, Any]

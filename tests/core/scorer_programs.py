@@ -206,7 +206,7 @@ def _embedding(
 
 def _keys(fields: int, ids: int) -> np.ndarray:
     from twml_ops import _core
-    from twml_ops._category_keys import id_keys
+    from twml_ops._category_hash import id_keys
 
     keys = id_keys(np.arange(ids)[:, None], np.arange(fields), _core.hash_ids)
     return np.unique(keys)
@@ -237,7 +237,7 @@ def _category_rows(single: int, bags: int, hashed: bool = False) -> Example:
 
 def _statistics() -> Example:
     from twml_ops import _core
-    from twml_ops._category_keys import category_keys
+    from twml_ops._category_hash import category_keys
 
     e = Example()
     ids = np.stack(np.meshgrid(np.arange(4), np.arange(4), np.arange(2)), -1).reshape(-1, 3)

@@ -18,7 +18,7 @@ from tests.fuzz import readers
 from twml_ops import core
 from twml_ops.data import DataError, Schema, open_source, text
 from twml_ops.data.category_ids import hash_column
-from twml_ops.data.guess import NUMBER, numbers_of_texts, times_of_texts
+from twml_ops.data.text_values import NUMBER, numbers_of_texts, times_of_texts
 
 SCHEMA = Schema(("n", "m"), ("c", "d"), 0, "the label is 1", labels=("label",), typed=())
 NUMBERS = ["0", "-0", "007", "1.5", "-2.", ".5", "+3", "1e3", "-1E-2", "16777217", "1e-320",

@@ -12,8 +12,8 @@ from pyarrow import parquet
 
 from twml_ops.cli import main
 from twml_ops.data import ColumnUses, DataError, open_source, read_schema, schema_to_text
-from twml_ops.data.guess import numbers_of_texts
 from twml_ops.data.infer import look_at
+from twml_ops.data.text_values import numbers_of_texts
 
 ROWS = 600
 START = datetime.datetime(2024, 2, 27, 22, 5, 7)

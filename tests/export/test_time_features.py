@@ -18,8 +18,8 @@ from twml_ops.core import Scorer, time_parts
 from twml_ops.data import ColumnUses, DataError, Schema, hash_tokens, open_source
 from twml_ops.data.arrow import TableSource
 from twml_ops.data.category_ids import time_parts as parts_of
-from twml_ops.data.guess import times_of_texts
 from twml_ops.data.schema import TIME_PARTS, TIME_UNITS
+from twml_ops.data.text_values import times_of_texts
 from twml_ops.export.raw_columns import RawColumns
 
 NAME = "t"

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from twml_ops import core, ops
-from twml_ops._category_keys import category_keys
+from twml_ops._category_hash import category_keys
 from twml_ops.layers import CategoryCounts, CountStatistics, TargetStatistics
 from twml_ops.layers._category_counts import fold_of
 

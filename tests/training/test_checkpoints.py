@@ -21,8 +21,8 @@ from twml_ops.training.callbacks import HistoryCallback
 from twml_ops.training.checkpoints import RunCheckpoints, table_policy
 from twml_ops.training.config import CheckpointOptions, RunConfig
 from twml_ops.training.errors import UserError
+from twml_ops.training.kept_results import KeptTrials
 from twml_ops.training.results import FittedModel, History
-from twml_ops.training.stores import KeptTrials
 from twml_ops.training.trained_run import TrainedRun
 
 pytestmark = pytest.mark.usefixtures("bare_runs")

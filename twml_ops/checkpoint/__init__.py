@@ -1,6 +1,7 @@
 """Checkpoints of training: complete, atomic, written in the background, and found by checksum."""
 
 from twml_ops.checkpoint.callback import CheckpointCallback
+from twml_ops.checkpoint.callback_state import State, Stateful
 from twml_ops.checkpoint.errors import CheckpointDamaged, CheckpointError
 from twml_ops.checkpoint.facts import check_facts
 from twml_ops.checkpoint.incremental import TablePolicy
@@ -10,7 +11,6 @@ from twml_ops.checkpoint.manager import CheckpointManager
 from twml_ops.checkpoint.manifest import Manifest, VariableEntry
 from twml_ops.checkpoint.reader import CheckpointReader
 from twml_ops.checkpoint.restore import restore
-from twml_ops.checkpoint.state import State, Stateful
 from twml_ops.checkpoint.variables import NamedVariable, variables_of
 from twml_ops.checkpoint.writer import CheckpointWriter
 

@@ -10,13 +10,13 @@ from typing import Any
 import tensorflow as tf
 
 from twml_ops import _keras
+from twml_ops.checkpoint.callback_state import NamedArray, State, Stateful
 from twml_ops.checkpoint.errors import CheckpointError
 from twml_ops.checkpoint.facts import FACTS, check_facts
 from twml_ops.checkpoint.interrupt import Interrupt, TrainingInterrupted
 from twml_ops.checkpoint.manager import CheckpointManager, Saved
 from twml_ops.checkpoint.reader import CheckpointReader
 from twml_ops.checkpoint.restore import STATES, Restoration
-from twml_ops.checkpoint.state import NamedArray, State, Stateful
 from twml_ops.checkpoint.variables import NamedVariable, variables_of
 from twml_ops.data import InputPosition
 from twml_ops.optimizers.averages import build_averages, training_weights

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from twml_ops.checkpoint.policy import Policy, baseline_pays, check_policy
+from twml_ops.checkpoint.baseline_policy import Policy, baseline_pays, check_policy
 from twml_ops.checkpoint.rows import check_bits
 from twml_ops.ops import TakenRows
 

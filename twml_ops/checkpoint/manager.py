@@ -1,4 +1,4 @@
-"""The checkpoints of one training, in one folder."""
+"""The checkpoints of one training, in one folder: saves them, and finds the newest intact one."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ import numpy as np
 
 from twml_ops._publish import exclusive
 from twml_ops.checkpoint.errors import CheckpointDamaged, CheckpointError
-from twml_ops.checkpoint.found import (
+from twml_ops.checkpoint.incremental import TableFollower, TablePolicy, Taken
+from twml_ops.checkpoint.list_checkpoints import (
     FoundCheckpoints,
     chain_of,
     find,
@@ -25,7 +26,6 @@ from twml_ops.checkpoint.found import (
     names_in_chain,
     number_of,
 )
-from twml_ops.checkpoint.incremental import TableFollower, TablePolicy, Taken
 from twml_ops.checkpoint.locations import (
     Location,
     location,

@@ -1,4 +1,7 @@
-"""Puts the values of a checkpoint into the variables of a model."""
+"""Puts the values of a checkpoint into the variables of a model.
+
+`CheckpointManager` (`manager.py`) decides which checkpoint that is.
+"""
 
 from __future__ import annotations
 

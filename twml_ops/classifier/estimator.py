@@ -223,7 +223,7 @@ class Classifier(scikit_learn.Parameters):
             from twml_ops.cli.reporter import ConsoleReporter
 
             return ConsoleReporter(make_console())
-        from twml_ops.classifier.warner import Warner
+        from twml_ops.classifier.warning_reporter import Warner
 
         return Warner()
 

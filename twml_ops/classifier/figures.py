@@ -75,7 +75,7 @@ class Plots:
             ValueError: the model was read from a folder.
         """
         from twml_ops.report import plots
-        from twml_ops.report.tables import base_rate_loss
+        from twml_ops.report.result_tables import base_rate_loss
 
         result = self._result()
         history = result.epoch_choice.history if result.epoch_choice else result.history

@@ -9,17 +9,12 @@ from collections.abc import Sequence
 def prepare_imports() -> None:
     """Makes TensorFlow quiet and cheap: it loads no packages that commands do not need."""
     # Not imported above: Ctrl-C before `main` runs is reported by Python, with a stack.
-    from twml_ops import (
-        _deferred_imports,
-        _garbage_collection,
-        _startup_log,
-        _tensorflow_process,
-    )
+    from twml_ops import _startup_log, _tensorflow_import
 
     _startup_log.quiet()  # users of a command do not need TensorFlow's log
-    _deferred_imports.defer()
-    _garbage_collection.spare_imports()
-    _tensorflow_process.prepare()
+    _tensorflow_import.defer()
+    _tensorflow_import.spare_imports()
+    _tensorflow_import.prepare()
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -34,9 +29,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
             a check such as `tpu-check` has printed its negative result.
     """
     try:
-        from twml_ops.cli import errors, output
+        from twml_ops.cli import errors, standard_streams
 
-        with output.tolerated() as streams:
+        with standard_streams.tolerated() as streams:
             _run(list(sys.argv[1:] if arguments is None else arguments))
             streams.check()
     except (Exception, KeyboardInterrupt) as e:

@@ -107,7 +107,7 @@ def problems_of(folder: Path) -> Iterator[tuple[str, str | None]]:
         CheckpointError: there is none.
     """
     from twml_ops.checkpoint import CheckpointError
-    from twml_ops.checkpoint.found import find
+    from twml_ops.checkpoint.list_checkpoints import find
     from twml_ops.checkpoint.locations import location
 
     found = find(location(folder))

@@ -97,7 +97,7 @@ def run_info(folder: Path) -> dict[str, str]:
 
 def _shown_facts(facts: dict[str, Any]) -> dict[str, Any]:
     """The content of run.json, without what is too long to be printed."""
-    from twml_ops.report.tables import trial_line
+    from twml_ops.report.result_tables import trial_line
     from twml_ops.training.config import FORMAT_KEY
     from twml_ops.training.results import Trial
 

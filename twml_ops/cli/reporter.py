@@ -27,7 +27,13 @@ from rich.text import Text
 from twml_ops.cli.console import make_error_console, print_warning
 from twml_ops.data import Schema, Source
 from twml_ops.report.columns import columns_table
-from twml_ops.report.tables import Metrics, describe_trial, leak_warnings, loss_text, metric_table
+from twml_ops.report.result_tables import (
+    Metrics,
+    describe_trial,
+    leak_warnings,
+    loss_text,
+    metric_table,
+)
 from twml_ops.training.reporter import Reporter
 from twml_ops.training.results import (
     Epoch,

@@ -21,7 +21,7 @@ from twml_ops.data.schema import Feature, Schema
 from twml_ops.data.schema_file import read_schema, schema_to_text
 from twml_ops.data.source import Source, original_errors
 from twml_ops.data.subset import sample_negatives
-from twml_ops.data.validation import TrainingParts, split_for_validation, split_in_time
+from twml_ops.data.validation_split import TrainingParts, split_for_validation, split_in_time
 
 if TYPE_CHECKING:
     from twml_ops.data.pipeline import InputSettings, Pipeline

@@ -19,10 +19,10 @@ from twml_ops.data.block import Block
 from twml_ops.data.column_uses import NO_USES, ColumnUses, schema_of, warn
 from twml_ops.data.columns import ArrowColumns, Columns, Where, block_of, check_types
 from twml_ops.data.files import with_sparse_dim
-from twml_ops.data.guess import first_rounded, is_exact, say
 from twml_ops.data.infer import NOTHING, Finding, look_at, unusable
 from twml_ops.data.schema import Schema
 from twml_ops.data.source import Source
+from twml_ops.data.text_values import first_rounded, is_exact, say
 from twml_ops.data.units import Piece, SingleUnit, Unit
 
 BATCH_ROWS = 1 << 16

@@ -10,7 +10,7 @@ import itertools
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from twml_ops import _tensorflow_process
+from twml_ops import _tensorflow_import
 from twml_ops.data.block import Block
 from twml_ops.data.layouts import Layout
 from twml_ops.data.order import regroup
@@ -44,7 +44,7 @@ def dataset(
     passes = itertools.count()
 
     def batches() -> Iterator[Any]:
-        _tensorflow_process.keep_freed_memory()
+        _tensorflow_import.keep_freed_memory()
         for n in itertools.count() if repeat else [next(passes)]:
             for batch in regroup(blocks(n), batch_size):
                 if len(batch) == batch_size or not drop_remainder:

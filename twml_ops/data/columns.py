@@ -35,8 +35,8 @@ from twml_ops.data.files import (
     finite_numbers,
     missing_label,
 )
-from twml_ops.data.guess import numbers_of_labels, times_of_texts
 from twml_ops.data.schema import SPARSE_IDS, SPARSE_VALUES, TIME_UNITS, Schema
+from twml_ops.data.text_values import numbers_of_labels, times_of_texts
 
 Where = Callable[[int], str]
 

@@ -32,17 +32,17 @@ from twml_ops.data.columns import ArrowColumns, Columns, Where, block_of
 from twml_ops.data.csv_rows import CsvFile, CsvRows, check_utf8
 from twml_ops.data.errors import DataError, one_line, quote
 from twml_ops.data.files import File, files_of
-from twml_ops.data.guess import (
-    are_lossy,
-    is_typed,
-    numbers_of_texts,
-    say,
-)
 from twml_ops.data.infer import NOTHING, Finding, look_at
 from twml_ops.data.partitions import Partitions
 from twml_ops.data.schema import Schema
 from twml_ops.data.source import Source
 from twml_ops.data.text import decompressed_size, is_compressed, line_breaks, read_chunks
+from twml_ops.data.text_values import (
+    are_lossy,
+    is_typed,
+    numbers_of_texts,
+    say,
+)
 from twml_ops.data.units import Piece
 
 _SAMPLE_BYTES = 1 << 20

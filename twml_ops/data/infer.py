@@ -26,7 +26,16 @@ from twml_ops._arrow_columns import (
 )
 from twml_ops._category_hash import NULLS
 from twml_ops.data.errors import quote
-from twml_ops.data.guess import (
+from twml_ops.data.names import (
+    is_code,
+    is_id,
+    is_quantity,
+    is_row_number,
+    is_time,
+    is_version,
+)
+from twml_ops.data.schema import SPARSE_IDS, SPARSE_VALUES, TIME_UNITS
+from twml_ops.data.text_values import (
     AMOUNT,
     INFINITE,
     INTEGER,
@@ -43,15 +52,6 @@ from twml_ops.data.guess import (
     times_of_texts,
     without_nulls,
 )
-from twml_ops.data.names import (
-    is_code,
-    is_id,
-    is_quantity,
-    is_row_number,
-    is_time,
-    is_version,
-)
-from twml_ops.data.schema import SPARSE_IDS, SPARSE_VALUES, TIME_UNITS
 
 _MANY = 100  # rows or different values, from which on a sample says something of how they repeat
 _ENOUGH = 50

@@ -15,7 +15,7 @@ from twml_ops.data.block import Array
 from twml_ops.data.columns import Columns
 from twml_ops.data.errors import DataError, quote
 from twml_ops.data.files import File, named
-from twml_ops.data.guess import numbers_of_labels, numbers_of_texts, times_of_texts
+from twml_ops.data.text_values import numbers_of_labels, numbers_of_texts, times_of_texts
 
 _INTEGER = re.compile(r"-?(0|[1-9][0-9]{0,17})")
 _NULL = "__HIVE_DEFAULT_PARTITION__"

@@ -24,12 +24,12 @@ from twml_ops.data.column_uses import NO_USES, ColumnUses, schema_of, warn
 from twml_ops.data.columns import Columns, block_of
 from twml_ops.data.errors import DataError, cannot_read, one_line, quote
 from twml_ops.data.files import OF_LABELS, File, files_of, with_sparse_dim
-from twml_ops.data.guess import is_exact, numbers_of_labels, say, times_of_texts
 from twml_ops.data.infer import NOTHING, Finding, look_at
 from twml_ops.data.partitions import Partitions
 from twml_ops.data.schema import SPARSE_IDS, SPARSE_VALUES, Schema
 from twml_ops.data.source import Source
 from twml_ops.data.text import decompressed_size
+from twml_ops.data.text_values import is_exact, numbers_of_labels, say, times_of_texts
 from twml_ops.data.units import Piece, StreamPiece, Unit
 
 _BATCH_ROWS = 1 << 14

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import tensorflow as tf
 
 from twml_ops._category_hash import NULLS
-from twml_ops.data.guess import DAY_FIRST, MONTH_FIRST, TIME, are_on_clock
 from twml_ops.data.schema import TIME_UNITS
+from twml_ops.data.text_values import DAY_FIRST, MONTH_FIRST, TIME, are_on_clock
 
 _NULL = f"^(?:{'|'.join(map(re.escape, NULLS))})?$"
 _NUMBER = r"^([-+]?)([0-9]{1,19})(?:\.([0-9]*))?$"

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from twml_ops import core
-from twml_ops._category_keys import category_keys
+from twml_ops._category_hash import category_keys
 
 _FOLD_BITS = 31
 _FOLD_SALT = 1

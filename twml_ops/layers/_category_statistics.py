@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import tensorflow as tf
 
 from twml_ops import ops
-from twml_ops._category_keys import category_keys
+from twml_ops._category_hash import category_keys
 from twml_ops.layers._arguments import check_positive_integer
 from twml_ops.layers._category_counts import CategoryCounts, fold_of
 from twml_ops.layers._resizable_state import ResizableState

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from twml_ops import core
-from twml_ops._category_keys import id_keys
+from twml_ops._category_hash import id_keys
 
 _COMPACT_ENTRIES = 1 << 22
 

@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from twml_ops import ops
-from twml_ops._category_keys import id_keys
+from twml_ops._category_hash import id_keys
 from twml_ops._keras import as_declared, is_of_symbolic_build, serializable
 from twml_ops.layers._arguments import check_positive_integer
 from twml_ops.layers._id_row_map import IdCounts, IdRowMap

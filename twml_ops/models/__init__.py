@@ -27,6 +27,7 @@ from twml_ops import _research
 from twml_ops.data import Schema
 from twml_ops.models._crosses import choose_crosses
 from twml_ops.models._fields import MAX_MULTI_HOT
+from twml_ops.models._labels import SplitLabels
 from twml_ops.models._layouts import layout_of, takes
 from twml_ops.models._options import HashedNetOptions, LinearOptions, NetOptions, VectorOptions
 from twml_ops.models.bias import Bias
@@ -48,7 +49,6 @@ from twml_ops.models.new_categories import (
 )
 from twml_ops.models.shared_bottom import shared_bottom
 from twml_ops.models.sparse_mlp import sparse_mlp
-from twml_ops.models.split_labels import SplitLabels
 
 ModelBuilder = Callable[..., tf.keras.Model]
 

@@ -1,6 +1,6 @@
 """Access to variables through their resource handles, in a way that the gradient tape sees.
 
-This file and `_tensorflow_process.py` are the only ones that import private TensorFlow modules.
+This file and `_tensorflow_import.py` are the only ones that import private TensorFlow modules.
 """
 
 from __future__ import annotations

@@ -18,11 +18,11 @@ from twml_ops.placement.base import (
     set_placement,
 )
 from twml_ops.placement.collectives import received_bytes
+from twml_ops.placement.copy_tables import ZeroTables, copy_weights
 from twml_ops.placement.device import DevicePlacement
 from twml_ops.placement.entries import CsrEntries
 from twml_ops.placement.sharded import ShardedPlacement
 from twml_ops.placement.tiered import LargeTables, Tiered, TieredPlacement
-from twml_ops.placement.whole_tables import ZeroTables, copy_weights
 
 __all__ = [
     "REPLICATED",

@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from twml_ops import ops
 from twml_ops.ops._tape import tf_variable
-from twml_ops.placement import collectives, gradients
+from twml_ops.placement import collectives, replica_gradients
 from twml_ops.placement.entries import CsrEntries
 
 _ATTRIBUTE = "_twml_placement"
@@ -104,7 +104,7 @@ class Placement:
         Returns:
             The gradient that this replica updates its variable with; ids may repeat.
         """
-        return gradients.reduce_gradient(gradient)
+        return replica_gradients.reduce_gradient(gradient)
 
     def attach_slots(
         self, table: Any, slots: Sequence[Any], initial_values: Sequence[float]

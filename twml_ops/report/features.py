@@ -14,7 +14,7 @@ from twml_ops.analysis.explanation import Explanation, FeatureSummary
 from twml_ops.analysis.population_stability import MODERATE, STRONG, Drift
 from twml_ops.report.page import TOP_FEATURES
 from twml_ops.report.plots import HistogramPair, bar_columns, histogram_grid
-from twml_ops.report.tables import leak_warnings
+from twml_ops.report.result_tables import leak_warnings
 from twml_ops.training.errors import UserError
 
 DRIFTED = 6

@@ -14,7 +14,7 @@ import jinja2
 from twml_ops.analysis import scoring
 from twml_ops.analysis.lift import lift_table
 from twml_ops.analysis.scoring import Scores
-from twml_ops.report.tables import (
+from twml_ops.report.result_tables import (
     base_rate_loss,
     describe_trial,
     leak_warnings,

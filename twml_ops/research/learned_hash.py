@@ -10,7 +10,7 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from twml_ops import placement
-from twml_ops._category_keys import id_keys
+from twml_ops._category_hash import id_keys
 from twml_ops._keras import serializable
 from twml_ops.layers._id_row_map import IdCounts, Ints
 from twml_ops.layers.category_rows import CategoryRows

@@ -17,10 +17,10 @@ from numpy.typing import NDArray
 from twml_ops._scorer import PROGRAM_FILE, TableStatistics
 from twml_ops.core import Scorer
 from twml_ops.serving import inputs
-from twml_ops.serving.categories import CategoryCounter
 from twml_ops.serving.errors import InvalidRequest, RequestError
 from twml_ops.serving.inputs import Arrays, Input, Signatures, check_rows
 from twml_ops.serving.options import ServerOptions
+from twml_ops.serving.unknown_categories import CategoryCounter
 
 LOG = logging.getLogger(__name__)
 WARMUP_FILE = "warmup.json"

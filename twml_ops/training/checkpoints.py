@@ -26,11 +26,11 @@ from twml_ops.data import Schema
 from twml_ops.export import ScorerPublisher
 from twml_ops.training.config import AUTO, CheckpointOptions, RunConfig
 from twml_ops.training.errors import RunInterrupted, UserError
+from twml_ops.training.kept_results import MEMBERS, KeptTrials, MemberStore, TrialStore
 from twml_ops.training.labels import corrected
 from twml_ops.training.reporter import SILENT, Reporter
 from twml_ops.training.results import EpochChoice, FittedModel
 from twml_ops.training.run_folder import OUTPUT_NAME
-from twml_ops.training.stores import MEMBERS, KeptTrials, MemberStore, TrialStore
 
 
 class RunCheckpoints:

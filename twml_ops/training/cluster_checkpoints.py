@@ -19,7 +19,7 @@ from twml_ops.training.checkpoints import unfinished_run
 from twml_ops.training.cluster import EVALUATIONS, STAGES, checkpoint_dir, stages_dir
 from twml_ops.training.config import RunConfig
 from twml_ops.training.errors import UserError
-from twml_ops.training.stores import MEMBERS, MemberStore
+from twml_ops.training.kept_results import MEMBERS, MemberStore
 
 START = "start"
 _OF_STAGE = ("stage", "epoch_steps", "step_examples", "examples")  # the trainer compares them

@@ -20,7 +20,7 @@ from typing import Any, NoReturn
 import tensorflow as tf
 
 from twml_ops.checkpoint import CheckpointManager, State
-from twml_ops.checkpoint.state import NamedArray
+from twml_ops.checkpoint.callback_state import NamedArray
 from twml_ops.data import Source, TrainingParts
 from twml_ops.distribute import (
     ChiefBuiltModel,
@@ -38,11 +38,11 @@ from twml_ops.training.cluster import (
 )
 from twml_ops.training.config import RunConfig
 from twml_ops.training.errors import UserError
+from twml_ops.training.kept_results import MEMBERS, MemberStore
 from twml_ops.training.reporter import Reporter
 from twml_ops.training.results import FittedModel
 from twml_ops.training.run_folder import is_run, read_run
 from twml_ops.training.stage_training import Stage, StageTraining
-from twml_ops.training.stores import MEMBERS, MemberStore
 
 END = "end"
 

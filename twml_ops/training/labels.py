@@ -1,4 +1,6 @@
-"""What a training makes of labels: weights of positives, sampled negatives, several labels."""
+"""What a training makes of labels: the check that they vary, weights of positives, sampled
+negatives, several labels.
+"""
 
 from __future__ import annotations
 

@@ -2,7 +2,8 @@
 
 The options are the keyword-only parameters of the function. The annotations are their types. The
 range in which an option is searched follows from its name, its type and its default, so that it
-exists for models of the user as well.
+exists for models of the user as well. The defaults of the options that several models share are in
+`twml_ops/models/_options.py`.
 """
 
 from __future__ import annotations

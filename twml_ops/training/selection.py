@@ -15,6 +15,7 @@ from twml_ops.data import Schema, Source, TrainingParts, original_errors
 from twml_ops.training.checkpoints import RunCheckpoints
 from twml_ops.training.config import AUTO, DEFAULT, DEFAULT_TIME_LIMIT, RunConfig
 from twml_ops.training.errors import UserError
+from twml_ops.training.kept_results import KeptTrials
 from twml_ops.training.labels import weighted
 from twml_ops.training.model import for_trial, model_maker, with_learning_rate, without_optimizer
 from twml_ops.training.model_options import LEARNING_RATE, builder_of, options_of
@@ -22,7 +23,6 @@ from twml_ops.training.reporter import SILENT, Reporter
 from twml_ops.training.results import EpochChoice, FittedModel, ModelChoice, Trial, TrialResult
 from twml_ops.training.runners import MakeRunner, below, local_runner
 from twml_ops.training.sources import LARGE_BATCH_SIZE
-from twml_ops.training.stores import KeptTrials
 from twml_ops.training.trials import TrialStopped, choose_epochs, run_trial
 
 

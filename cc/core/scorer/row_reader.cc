@@ -155,7 +155,7 @@ Status RowReader::ReadWithThreads(Span<const FileRead> reads) {
       if (delay.count() > 0) std::this_thread::sleep_until(begin + delay);
       std::lock_guard<std::mutex> lock(running.mu);
       // The last part of a file may be shorter than the alignment. If it is even shorter than
-      // `least`, the file was cut, which RowFile::CheckUnchanged finds.
+      // `least`, the file was cut, which NpyRowFile::CheckUnchanged finds.
       const bool at_end = error == BlockRequest::kEndOfFile && read.least < read.bytes;
       if (error != 0 && !at_end && running.failed == nullptr) {
         running.failed = &read;

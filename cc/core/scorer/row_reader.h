@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "cc/core/io_ring.h"
-#include "cc/core/scorer/row_file.h"
+#include "cc/core/scorer/npy_row_file.h"
 #include "cc/core/span.h"
 #include "cc/core/status.h"
 
@@ -16,7 +16,7 @@ namespace twml::scorer {
 
 // A part of a file, whose begin and end are multiples of the file's alignment.
 struct FileRead {
-  const RowFile* file;
+  const NpyRowFile* file;
   int64_t offset;
   int64_t bytes;
   int64_t least;  // bytes that the file must have of it; the last part of a file may be shorter

@@ -16,9 +16,9 @@ Status FileTable::Open(const std::string& path, const ArrayFile& rows,
                        const std::string& values_path, bool direct,
                        std::unique_ptr<FileTable>* out) {
   auto table = std::make_unique<FileTable>();
-  TWML_RETURN_IF_ERROR(RowFile::Open(path, direct, &table->base_));
+  TWML_RETURN_IF_ERROR(NpyRowFile::Open(path, direct, &table->base_));
   if (!values_path.empty()) {
-    TWML_RETURN_IF_ERROR(RowFile::Open(values_path, direct, &table->values_));
+    TWML_RETURN_IF_ERROR(NpyRowFile::Open(values_path, direct, &table->values_));
     table->rows_ = rows;
     if (rows.type() != ItemType::kInt64 || rows.shape().size() != 1) {
       return Invalid(rows.path(), " must have the numbers of rows, int64 of 1 dimension");
@@ -41,7 +41,7 @@ Status FileTable::Open(const std::string& path, const ArrayFile& rows,
   return Status();
 }
 
-const RowFile* FileTable::Locate(int64_t row, int64_t* offset) const {
+const NpyRowFile* FileTable::Locate(int64_t row, int64_t* offset) const {
   if (values_ != nullptr) {
     const auto rows = rows_.items<int64_t>();
     const int64_t* const found = std::lower_bound(rows.begin(), rows.end(), row);
@@ -167,7 +167,7 @@ Status TableFiles::ReadRows(std::vector<Wanted>* wanted, PageBuffer* blocks) con
       read_bytes += read.bytes;
     }
     TWML_RETURN_IF_ERROR(process().reader.Read(reads));
-    const RowFile* checked = nullptr;
+    const NpyRowFile* checked = nullptr;
     for (const FileRead& read : reads) {
       if (read.file == checked) continue;
       checked = read.file;

@@ -11,7 +11,7 @@
 #include "cc/core/fork.h"
 #include "cc/core/scorer/array_file.h"
 #include "cc/core/scorer/fetched_rows.h"
-#include "cc/core/scorer/row_file.h"
+#include "cc/core/scorer/npy_row_file.h"
 #include "cc/core/scorer/row_reader.h"
 #include "cc/core/scorer/shared_row_cache.h"
 #include "cc/core/scorer/sums_cache.h"
@@ -33,16 +33,16 @@ class FileTable {
   int64_t row_bytes() const { return base_->row_bytes(); }
   int64_t file_bytes() const { return header().shape[0] * row_bytes(); }
   bool direct() const { return base_->direct(); }
-  const RowFile* values_file() const { return values_.get(); }
+  const NpyRowFile* values_file() const { return values_.get(); }
 
   // The file that has a row, and the offset of the row in it.
-  const RowFile* Locate(int64_t row, int64_t* offset) const;
+  const NpyRowFile* Locate(int64_t row, int64_t* offset) const;
 
   int64_t number = 0;       // in FetchedRows
   int64_t cache_bytes = 0;  // of the cache of its rows
 
  private:
-  std::unique_ptr<RowFile> base_, values_;
+  std::unique_ptr<NpyRowFile> base_, values_;
   ArrayFile rows_;
 };
 
@@ -76,7 +76,7 @@ class TableFiles {
  private:
   // A row that is read.
   struct Wanted {
-    const RowFile* file;
+    const NpyRowFile* file;
     int64_t offset;
     int64_t bytes;
     char* to;

@@ -6,7 +6,7 @@
 #include "cc/core/simd/group_kernels.h"
 
 #include "cc/core/simd/lanes.h"
-#include "cc/core/simd/update_formulas.h"
+#include "cc/core/simd/update_loops.h"
 
 namespace twml::TWML_SIMD_LEVEL {
 namespace {

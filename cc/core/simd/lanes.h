@@ -10,7 +10,7 @@
 #endif
 
 #include "cc/core/simd/row_kernels.h"
-#include "cc/core/simd/update_steps.h"
+#include "cc/core/simd/update_formulas.h"
 
 namespace twml::TWML_SIMD_LEVEL {
 namespace {

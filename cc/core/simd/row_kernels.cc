@@ -5,7 +5,7 @@
 #include "cc/core/simd/row_kernels.h"
 
 #include "cc/core/simd/lanes.h"
-#include "cc/core/simd/update_formulas.h"
+#include "cc/core/simd/update_loops.h"
 
 namespace twml::TWML_SIMD_LEVEL {
 namespace {

@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from twml_ops import research
 from twml_ops.research import architecture_search as search
-from twml_ops.research.architecture_search.gate import Gate
+from twml_ops.research.architecture_search.supernet import Gate
 
 pytestmark = pytest.mark.one_tf
 

@@ -18,11 +18,11 @@ from typing import Any
 import tensorflow as tf
 
 from twml_ops.checkpoint import CheckpointManager, CheckpointReader, CheckpointWriter, Manifest
+from twml_ops.checkpoint.baseline_policy import Policy, baseline_pays, check_policy
 from twml_ops.checkpoint.facts import FACTS
-from twml_ops.checkpoint.found import names_in_chain
+from twml_ops.checkpoint.list_checkpoints import names_in_chain
 from twml_ops.checkpoint.locations import Location
 from twml_ops.checkpoint.manifest import SHARDS
-from twml_ops.checkpoint.policy import Policy, baseline_pays, check_policy
 from twml_ops.distribute.parameter_server.state import RunState, optimizer_of
 from twml_ops.distribute.parameter_server.tables import RemoteTable, RemoteVariable
 from twml_ops.distribute.parameter_server.weight_averages import WeightAverages

@@ -18,7 +18,7 @@ gradients back, 4 bytes for each weight; synchronous ones through a queue on the
 
 `cast_for_wire` is where a product and its gradient are rounded to bfloat16 or float16, to the
 nearest. The rows of bfloat16 tables are rounded where the server updates them, in
-cc/core/simd/update_steps.h.
+cc/core/simd/update_formulas.h.
 """
 
 from __future__ import annotations

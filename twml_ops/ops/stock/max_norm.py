@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
-from twml_ops.ops.stock import check, norm
+from twml_ops.ops.stock import check, normalization
 from twml_ops.ops.stock.sparse_linear import sorted_unique
 
 
@@ -24,13 +24,13 @@ def max_norm(
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """The op Twml>MaxNorm; `max_abs` and `bias` (one or none) are handles of variables."""
     del groups  # stock ops have none
-    norm.check_ranks(ids, values, training, bias)
+    normalization.check_ranks(ids, values, training, bias)
     check.variable_dtype(max_abs, "max_abs", 1)
-    norm.check_options(epsilon, decay)
+    normalization.check_options(epsilon, decay)
     if any(handle is max_abs for handle in bias):
         raise check.invalid_argument("max_abs and bias must be different variables")
     ids = check.require_well_formed(
-        ids, *norm.batch_preconditions(ids, values, max_abs, bias, "as max_abs has")
+        ids, *normalization.batch_preconditions(ids, values, max_abs, bias, "as max_abs has")
     )
     if nonfinite == "error":
         ids = check.require(ids, check.all_finite(values, lambda v: ~tf.math.is_finite(v)))
@@ -44,7 +44,7 @@ def max_norm(
     inside = tf.abs(values) <= m
     y = tf.where(inside, values / m, tf.sign(values))
     scale = tf.where(finite & inside, 1.0 / m, 0.0)
-    return norm.add_bias(y, ids, bias), scale
+    return normalization.add_bias(y, ids, bias), scale
 
 
 def _gather(handle: tf.Tensor, ids: tf.Tensor) -> tf.Tensor:
@@ -65,10 +65,10 @@ def _raise_maxima(
             touched, _ = sorted_unique(tf.boolean_mask(ids, finite))
             lower = _gather(max_abs, touched) * decay
             op = tf.raw_ops.ResourceScatterUpdate(resource=max_abs, indices=touched, updates=lower)
-            decayed = norm.as_dependencies(op)
+            decayed = normalization.as_dependencies(op)
         with tf.control_dependencies(decayed):
             return tf.raw_ops.ResourceScatterMax(
                 resource=max_abs, indices=ids, updates=tf.abs(values)
             )
 
-    return norm.update_if_training(training, update)
+    return normalization.update_if_training(training, update)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
-from twml_ops.ops.stock import check, norm
+from twml_ops.ops.stock import check, normalization
 from twml_ops.ops.stock.sparse_linear import sorted_unique
 
 
@@ -25,13 +25,13 @@ def online_standardize(
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """The op Twml>OnlineStandardize; `moments` and `bias` (one or none) are handles."""
     del groups  # stock ops have none
-    norm.check_ranks(ids, values, training, bias)
+    normalization.check_ranks(ids, values, training, bias)
     check.variable_dtype(moments, "moments", 2, tf.float64)
-    norm.check_options(epsilon, decay)
+    normalization.check_options(epsilon, decay)
     if not clip > 0:
         raise check.invalid_argument(f"clip must be positive, got {clip}")
     ids = check.require_well_formed(
-        ids, *norm.batch_preconditions(ids, values, moments, bias, "as moments has rows")
+        ids, *normalization.batch_preconditions(ids, values, moments, bias, "as moments has rows")
     )
     if nonfinite == "error":
         ids = check.require(ids, check.all_finite(values, tf.math.is_inf))
@@ -48,7 +48,7 @@ def online_standardize(
     scale = tf.cast(tf.where(inside, 1 / sd, 0.0), tf.float32)
     # Not tf.clip_by_value, whose gradient is 0 at the edge.
     y = tf.cast(tf.where(inside, z, tf.sign(z) * clip), tf.float32)
-    return norm.add_bias(y, ids, bias), scale
+    return normalization.add_bias(y, ids, bias), scale
 
 
 def _gather(moments: tf.Tensor, ids: tf.Tensor) -> tf.Tensor:
@@ -88,4 +88,4 @@ def _update_moments(
             resource=moments, indices=touched, updates=tf.stack(merged, axis=1)
         )
 
-    return norm.update_if_training(training, update)
+    return normalization.update_if_training(training, update)

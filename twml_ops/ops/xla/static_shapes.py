@@ -14,7 +14,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from twml_ops.ops.stock import check, discretize, hash, norm
+from twml_ops.ops.stock import check, discretize, hash, normalization
 from twml_ops.ops.stock.apply_rows import update_rows
 from twml_ops.ops.stock.average_rows import advance_rows
 from twml_ops.ops.stock.bfloat16 import cast_to_float32
@@ -136,7 +136,7 @@ def max_norm(
                 tf.cast(finite, tf.int32), _clip_padding(ids), m.shape[0]
             )
             lower = tf.where(present > 0, m * decay, m)
-            before = norm.as_dependencies(
+            before = normalization.as_dependencies(
                 tf.raw_ops.AssignVariableOp(resource=max_abs, value=lower)
             )
         with tf.control_dependencies(before):
@@ -144,7 +144,7 @@ def max_norm(
                 resource=max_abs, indices=_clip_padding(ids), updates=tf.abs(values)
             )
 
-    with tf.control_dependencies(norm.update_if_training(training, update)):
+    with tf.control_dependencies(normalization.update_if_training(training, update)):
         m = tf.stop_gradient(tf.maximum(_gather(max_abs, ids), epsilon))
     inside = tf.abs(values) <= m
     y = tf.where(inside, values / m, tf.sign(values))

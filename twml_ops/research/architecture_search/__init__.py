@@ -6,10 +6,14 @@ that it found, and `SearchSpace.options` gives the options with which `research.
 """
 
 from twml_ops.research.architecture_search.choice import Choice
-from twml_ops.research.architecture_search.choices import DenseWidth, Interaction
+from twml_ops.research.architecture_search.choices import (
+    DenseWidth,
+    FieldRows,
+    FieldWidths,
+    Interaction,
+)
 from twml_ops.research.architecture_search.costs import COSTS, Costs
-from twml_ops.research.architecture_search.field_choices import FieldRows, FieldWidths
-from twml_ops.research.architecture_search.flops import count_flops
+from twml_ops.research.architecture_search.measures import count_flops
 from twml_ops.research.architecture_search.search import Epoch, SearchResult, Settings, search
 from twml_ops.research.architecture_search.space import SearchSpace
 from twml_ops.research.architecture_search.supernet import Supernet

@@ -12,7 +12,7 @@ import tensorflow as tf
 from twml_ops.data import Schema
 from twml_ops.models._fields import Fields
 from twml_ops.research.architecture_search.choice import Choice
-from twml_ops.research.architecture_search.latency import choice_latency, width_latency
+from twml_ops.research.architecture_search.measures import choice_latency, width_latency
 from twml_ops.research.architecture_search.space import SearchSpace, Weights
 
 COSTS = ("flops", "bytes", "latency")

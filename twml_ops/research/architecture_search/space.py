@@ -13,8 +13,13 @@ import tensorflow as tf
 from twml_ops.data import Schema
 from twml_ops.models._fields import Fields, concatenated
 from twml_ops.research.architecture_search.choice import Choice
-from twml_ops.research.architecture_search.choices import DenseWidth, Interaction
-from twml_ops.research.architecture_search.field_choices import FieldChoice, FieldRows, FieldWidths
+from twml_ops.research.architecture_search.choices import (
+    DenseWidth,
+    FieldChoice,
+    FieldRows,
+    FieldWidths,
+    Interaction,
+)
 from twml_ops.research.dhen import assembled, dhen
 
 Architecture = Mapping[str, Any]

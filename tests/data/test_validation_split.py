@@ -58,7 +58,7 @@ def test_validation_data_of_a_time_are_the_latest(source):
 
 
 def test_examples_of_many_times_are_sampled(source, monkeypatch):
-    monkeypatch.setattr("twml_ops.data.validation._SAMPLE_SIZE", 100)
+    monkeypatch.setattr("twml_ops.data.validation_split._SAMPLE_SIZE", 100)
     _, validation = split_for_validation(source(), "time", 0.2)
     assert 0.1 < validation.num_examples() / ROWS < 0.3
 
@@ -104,7 +104,7 @@ def test_shards_and_ranges_of_a_part_are_its_examples(source, method, monkeypatc
 def test_a_part_is_the_same_in_any_order_of_reading(source, monkeypatch, in_memory):
     monkeypatch.setattr("twml_ops.data.text.CHUNK_BYTES", 1 << 11)
     if not in_memory:
-        monkeypatch.setattr("twml_ops.data.validation.CACHE_BYTES", 0)
+        monkeypatch.setattr("twml_ops.data.validation_split.CACHE_BYTES", 0)
         monkeypatch.setattr("twml_ops.data.source.CACHE_BYTES", 0)
     fit, _ = split_for_validation(source(), "random", 0.2)
     shuffled = fit.dataset(64, shuffle=True)
@@ -126,7 +126,7 @@ def test_parts_of_a_small_source_are_views_of_what_is_in_memory(source, tmp_path
 @pytest.mark.parametrize("method", ["time", "order", "random", "group"])
 def test_a_source_that_is_too_large_for_memory_gives_the_same_parts(source, method, monkeypatch):
     want = [rows_of(part) for part in split_for_validation(source(), method, 0.2)]
-    monkeypatch.setattr("twml_ops.data.validation.CACHE_BYTES", 0)
+    monkeypatch.setattr("twml_ops.data.validation_split.CACHE_BYTES", 0)
     monkeypatch.setattr("twml_ops.data.source.CACHE_BYTES", 0)
     parts = split_for_validation(source(), method, 0.2)
     assert [rows_of(part) for part in parts] == want

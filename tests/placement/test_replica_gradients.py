@@ -7,7 +7,7 @@ import tensorflow as tf
 from tests.distribute.conftest import ragged_batch, replicas_of
 from tests.pairwise import on_both
 from twml_ops import distribute, ops, placement
-from twml_ops.placement import gradients
+from twml_ops.placement import replica_gradients
 
 B, D = 12, 16
 
@@ -107,7 +107,7 @@ def test_rows_are_smaller_compares_bytes(ids, n, smaller):
     grad, rows = tf.zeros([4, 8]), len(np.unique(ids))
     entries = len(ids) * 12 + 4 * (8 + 32)
     assert (min(rows, n) * (20 + 32) < entries) == smaller or len(ids) == 0
-    got = tf.function(gradients.rows_are_smaller)(
+    got = tf.function(replica_gradients.rows_are_smaller)(
         tf.constant(ids), False, grad, tf.constant(n, tf.int64)
     )
     assert bool(got) == smaller or len(ids) == 0

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from twml_ops.cli import main, output
+from twml_ops.cli import main, standard_streams
 
 pytestmark = pytest.mark.usefixtures("bare_runs")
 
@@ -52,7 +52,7 @@ def test_a_training_whose_output_cannot_be_written_is_saved_and_fails_at_its_end
 def test_the_first_error_is_the_one_that_is_reported(monkeypatch):
     broken = Broken(OSError(28, "No space left"))
     monkeypatch.setattr(sys, "stdout", broken)
-    with output.tolerated() as streams:
+    with standard_streams.tolerated() as streams:
         print("a")
         broken.error = OSError(5, "Input/output error")
         print("b")
@@ -63,8 +63,8 @@ def test_the_first_error_is_the_one_that_is_reported(monkeypatch):
 
 def test_no_file_gets_the_descriptor_of_a_closed_standard_stream():
     program = (
-        "import os, sys; from twml_ops.cli import output\n"
-        "with output.tolerated() as streams:\n"
+        "import os, sys; from twml_ops.cli import standard_streams\n"
+        "with standard_streams.tolerated() as streams:\n"
         "    print('text', flush=True); print('text', file=sys.stderr, flush=True)\n"
         "    number = os.open(os.devnull, os.O_RDONLY)\n"
         "    streams.check()\n"

@@ -1,4 +1,4 @@
-#include "cc/core/scorer/row_file.h"
+#include "cc/core/scorer/npy_row_file.h"
 
 #include <fcntl.h>
 #include <unistd.h>
@@ -26,19 +26,19 @@ bool SameTime(const struct stat& a, const struct stat& b) {
 
 }  // namespace
 
-RowFile::~RowFile() {
+NpyRowFile::~NpyRowFile() {
   if (fd_ >= 0) ::close(fd_);  // nothing is read any more
 }
 
-Status RowFile::Open(const std::string& path, bool direct, std::unique_ptr<RowFile>* out) {
-  std::unique_ptr<RowFile> file(new RowFile(path));
+Status NpyRowFile::Open(const std::string& path, bool direct, std::unique_ptr<NpyRowFile>* out) {
+  std::unique_ptr<NpyRowFile> file(new NpyRowFile(path));
   TWML_RETURN_IF_ERROR(ReadArrayHeader(path, &file->header_));
   TWML_RETURN_IF_ERROR(file->Prepare(direct));
   *out = std::move(file);
   return Status();
 }
 
-Status RowFile::Prepare(bool direct) {
+Status NpyRowFile::Prepare(bool direct) {
   if (header_.shape.size() != 2) {
     return Invalid(path_, " must have an array of 2 dimensions, got ", header_.shape.size());
   }
@@ -71,14 +71,14 @@ Status RowFile::Prepare(bool direct) {
   return Status();
 }
 
-Status RowFile::CheckUnchanged() const {
+Status NpyRowFile::CheckUnchanged() const {
   struct stat now;
   if (::fstat(fd_, &now) != 0) return Invalid(path_, " cannot be read: ", DescribeError(errno));
   if (now.st_size == opened_.st_size && SameTime(now, opened_)) return Status();
   return Invalid(path_, " was changed while a scorer uses it; load the scorer again");
 }
 
-BlockIo& RowFile::threads(int depth) const {
+BlockIo& NpyRowFile::threads(int depth) const {
   return threads_.Get([&] { return std::make_unique<BlockIo>(fd_, depth, false); });
 }
 

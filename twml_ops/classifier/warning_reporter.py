@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Mapping
 
 from twml_ops.data import DataWarning
-from twml_ops.report.tables import leak_warnings
+from twml_ops.report.result_tables import leak_warnings
 from twml_ops.training.reporter import Reporter
 
 

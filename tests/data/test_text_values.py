@@ -17,10 +17,10 @@ from twml_ops.data import (
     DataWarning,
     Schema,
     csv,
-    guess,
     hash_tokens,
     open_source,
     text,
+    text_values,
 )
 from twml_ops.data import parquet as parquet_reader
 
@@ -299,7 +299,7 @@ SECONDS = 1_709_173_623  # 2024-02-29 02:27:03 UTC
     ],
 )
 def test_times_are_seconds_since_1970_or_the_numbers_that_they_are(text, seconds):
-    times, good = guess.times_of_texts(pa.array([text, "2024-02-29"], pa.string()))
+    times, good = text_values.times_of_texts(pa.array([text, "2024-02-29"], pa.string()))
     assert good.all()
     assert np.isnan(times[0]) if seconds is None else times[0] == seconds
 

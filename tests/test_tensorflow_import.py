@@ -1,22 +1,23 @@
-"""The imports of TensorFlow and LightGBM load no packages that a command may not need."""
+"""TensorFlow and LightGBM are imported without packages that a command may not need, and TensorFlow
+without collections, so that what its import makes is never collected."""
 
 import subprocess
 import sys
 
 import pytest
 
-from twml_ops import _deferred_imports, _import_hooks
+from twml_ops import _tensorflow_import
 
 CODE = """
 import sys
-from twml_ops import _deferred_imports
-_deferred_imports.defer()
-_deferred_imports.defer()
+from twml_ops import _tensorflow_import
+_tensorflow_import.defer()
+_tensorflow_import.defer()
 import tensorflow, lightgbm
 print(*tensorflow.FOUND, *lightgbm.FOUND)
 import sklearn, matplotlib.pyplot
 print(sklearn.VALUE, matplotlib.pyplot.VALUE)
-assert not any(type(f).__module__ == _deferred_imports.__name__ for f in sys.meta_path)
+assert not any(type(f) is _tensorflow_import._DeferringFinder for f in sys.meta_path)
 """
 IMPORTS = """
 import sys
@@ -61,7 +62,7 @@ def test_packages_load_at_their_first_use_after_the_imports(packages):
 
 def test_asking_a_deferred_module_where_it_is_does_not_load_it(packages):
     code = """
-from twml_ops._deferred_imports import deferred
+from twml_ops._tensorflow_import import deferred
 with deferred():
     import matplotlib.pyplot as plt
 print(plt.__name__, plt.__file__.rpartition("/")[2], plt.__doc__, "pyplot" in sys.loaded)
@@ -81,7 +82,7 @@ def test_a_deferred_module_that_fails_to_load_fails_each_time(packages):
         "sys.loaded.append('pyplot')\nraise ImportError('no display')"
     )
     code = """
-from twml_ops._deferred_imports import deferred
+from twml_ops._tensorflow_import import deferred
 with deferred():
     import matplotlib.pyplot as plt
 for _ in range(2):
@@ -97,7 +98,7 @@ for _ in range(2):
 
 def test_packages_that_are_not_installed_stay_so(packages):
     code = """
-from twml_ops._deferred_imports import deferred
+from twml_ops._tensorflow_import import deferred
 with deferred():
     for name in ("sklearn", "matplotlib.pyplot"):
         try:
@@ -117,7 +118,46 @@ with deferred():
 def test_nothing_is_deferred_once_tensorflow_is_imported(monkeypatch):
     monkeypatch.setitem(sys.modules, "tensorflow", object())
     before = list(sys.meta_path)
-    _deferred_imports.defer()
+    _tensorflow_import.defer()
     assert sys.meta_path == before
-    hooks = [f for f in sys.meta_path if isinstance(f, _import_hooks._Finder)]
+    hooks = [f for f in sys.meta_path if isinstance(f, _tensorflow_import._ContextFinder)]
     assert not any("tensorflow" in hook.contexts for hook in hooks)
+
+
+COLLECTIONS = """
+import gc, sys
+sys.path[:0] = [{root!r}, {folder!r}]
+from twml_ops import _tensorflow_import
+{before}
+_tensorflow_import.spare_imports()
+_tensorflow_import.spare_imports()
+try:
+    import tensorflow
+    print(tensorflow.ENABLED)
+except ImportError as e:
+    print(e)
+print(gc.isenabled(), gc.get_freeze_count() > 0, "tensorflow" in sys.modules)
+"""
+
+
+def collections(tmp_path, body, before=""):
+    (tmp_path / "tensorflow.py").write_text(body)
+    code = COLLECTIONS.format(root=sys.path[0], folder=str(tmp_path), before=before)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
+ENABLED = "import gc; ENABLED = gc.isenabled()"
+
+
+def test_the_import_of_tensorflow_is_not_collected(tmp_path):
+    assert collections(tmp_path, ENABLED) == ["False", "True True True"]
+
+
+def test_a_process_without_collections_stays_so(tmp_path):
+    assert collections(tmp_path, ENABLED, before="gc.disable()") == ["False", "False False True"]
+
+
+def test_collections_go_on_after_an_import_that_failed(tmp_path):
+    assert collections(tmp_path, "raise ImportError('broken')") == ["broken", "True False False"]

@@ -1,4 +1,4 @@
-#include "cc/core/eviction_order.h"
+#include "cc/core/dynamic_lookup_evictions.h"
 
 #include <algorithm>
 #include <functional>

@@ -1,6 +1,6 @@
 // The order in which the rows of a DynamicLookup are evicted, without a look at all rows.
-#ifndef TWML_CORE_EVICTION_ORDER_H_
-#define TWML_CORE_EVICTION_ORDER_H_
+#ifndef TWML_CORE_DYNAMIC_LOOKUP_EVICTIONS_H_
+#define TWML_CORE_DYNAMIC_LOOKUP_EVICTIONS_H_
 
 #include <cstdint>
 #include <memory>
@@ -77,4 +77,4 @@ void KeepEvictionOrder(const StateStamp& stamp, std::unique_ptr<EvictionOrder> o
 
 }  // namespace twml
 
-#endif  // TWML_CORE_EVICTION_ORDER_H_
+#endif  // TWML_CORE_DYNAMIC_LOOKUP_EVICTIONS_H_

@@ -1,6 +1,6 @@
 // A table in a file of which single rows are read, past the page cache or through it.
-#ifndef TWML_CORE_SCORER_ROW_FILE_H_
-#define TWML_CORE_SCORER_ROW_FILE_H_
+#ifndef TWML_CORE_SCORER_NPY_ROW_FILE_H_
+#define TWML_CORE_SCORER_NPY_ROW_FILE_H_
 
 #include <sys/stat.h>
 
@@ -16,14 +16,14 @@
 namespace twml::scorer {
 
 // Immutable; any number of threads may use a file.
-class RowFile {
+class NpyRowFile {
  public:
   // Opens an NPY file with an array of two dimensions. With `direct`, reads go past the page cache
   // if the file system can do that.
-  static Status Open(const std::string& path, bool direct, std::unique_ptr<RowFile>* out);
-  ~RowFile();
-  RowFile(const RowFile&) = delete;
-  RowFile& operator=(const RowFile&) = delete;
+  static Status Open(const std::string& path, bool direct, std::unique_ptr<NpyRowFile>* out);
+  ~NpyRowFile();
+  NpyRowFile(const NpyRowFile&) = delete;
+  NpyRowFile& operator=(const NpyRowFile&) = delete;
 
   const std::string& path() const { return path_; }
   const ArrayHeader& header() const { return header_; }
@@ -42,7 +42,7 @@ class RowFile {
   BlockIo& threads(int depth) const;
 
  private:
-  explicit RowFile(std::string path) : path_(std::move(path)) {}
+  explicit NpyRowFile(std::string path) : path_(std::move(path)) {}
   Status Prepare(bool direct);
 
   const std::string path_;
@@ -55,4 +55,4 @@ class RowFile {
 
 }  // namespace twml::scorer
 
-#endif  // TWML_CORE_SCORER_ROW_FILE_H_
+#endif  // TWML_CORE_SCORER_NPY_ROW_FILE_H_
