@@ -8,7 +8,7 @@ namespace {
 
 constexpr int kKeyBits = 62;
 
-// The keys of `_category_keys.py`.
+// The keys of `twml_ops/_category_hash.py`.
 int64_t HashToKey(int64_t number, int64_t salt) {
   return ReduceToBits(HashPair(salt, number), kKeyBits);
 }
