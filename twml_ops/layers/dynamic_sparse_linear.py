@@ -118,14 +118,17 @@ class DynamicSparseLinear(tf.keras.layers.Layer):
             del shape, dtype
             return tf_variable(kernel).value()[:rows]
 
-        shape = (rows, self.units)
+        shape, remote = (rows, self.units), self.lookup._remote
+        values: Any = initial if remote is None else "zeros"  # until the servers begin
         self._initial_rows = add_table(
-            self, "initial_rows", shape, initial, self.linear.kernel_dtype, trainable=False
+            self, "initial_rows", shape, values, self.linear.kernel_dtype, trainable=False
         )
         self._stale_slots = add_table(
             self, "stale_slots", (self.capacity,), "zeros", "bool", trainable=False
         )
         self._updated_at = add_table(self, "updated_at", (), "zeros", "int64", trainable=False)
+        if remote is not None:
+            remote.attach(kernel, self._initial_rows, self._updated_at)
         super().build(None)
 
     def call(self, inputs: Any, training: Any = None) -> tf.Tensor:
@@ -142,6 +145,8 @@ class DynamicSparseLinear(tf.keras.layers.Layer):
             ValueError: see `DynamicLookup`.
             NotImplementedError: see `DynamicLookup`.
         """
+        if self.lookup._remote is not None:  # the servers reset the rows
+            return self.linear(self.lookup(inputs, training=training), training=training)
         learns = training is not None and training is not False
         kernel, updated_at = tf_variable(self.linear.kernel), tf_variable(self._updated_at)
         waits = learns and self.linear.trainable  # without updates no gradient waits
@@ -156,6 +161,12 @@ class DynamicSparseLinear(tf.keras.layers.Layer):
                 initial = tf.gather(tf_variable(self._initial_rows), rows)
                 reset_rows(kernel, reset, initial, dynamic)
         return self.linear(rebuild(batch, self.capacity), training=training)
+
+    def save_own_variables(self, store: Any) -> None:
+        """Writes the state of the layer itself to a `.keras` or `.weights.h5` file."""
+        if self.lookup._remote is not None:
+            self.lookup._remote.pull_updated_at()
+        super().save_own_variables(store)
 
     def compute_output_shape(self, input_shape: Any) -> tuple[int | None, int]:
         """[B, units]."""
