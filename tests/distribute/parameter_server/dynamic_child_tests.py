@@ -1,7 +1,10 @@
 """Tests of rows that are given to ids on servers, run by test_one_process.py in a child process."""
 
+import json
+import shutil
 import tempfile
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import tensorflow as tf
@@ -16,7 +19,9 @@ from tests.distribute.parameter_server.trainers import (
     train_alone,
     trainer,
 )
-from twml_ops import layers, optimizers
+from twml_ops import export, layers, optimizers
+from twml_ops.checkpoint import CheckpointManager
+from twml_ops.core import Scorer
 from twml_ops.distribute.parameter_server import ChiefBuiltModel, SavedSlots, iter_checkpoints
 
 OPTIONS = {
@@ -133,3 +138,54 @@ def a_run_goes_on_with_the_rows_of_ids_of_an_ordinary_model_and_gives_them_back(
     x, y = both[2]
     exported.train_on_batch(x, y)
     same(train_alone(make(), dynamic_model, 11, batches=both), exported.get_weights(), 2e-6)
+
+
+@child_test
+def an_id_that_servers_have_evicted_is_answered_like_an_unknown_one_by_the_next_version():
+    """The versions are published from checkpoints, the later ones as changed rows of the first."""
+    capacity, unknown = 20_000, -7
+    new = 10**12 + np.arange(5)
+    probe = np.array([*range(12), capacity - 2, *new, unknown])
+
+    def build():
+        tf.keras.utils.set_random_seed(2)
+        ids = tf.keras.Input([None], dtype="int64", ragged=True, name="x_ids")
+        hidden = layers.DynamicSparseLinear(16, capacity, bias_initializer="ones")(ids)
+        return tf.keras.Model(ids, tf.keras.layers.Dense(1)(hidden))
+
+    def ragged(ids):
+        return tf.RaggedTensor.from_uniform_row_length(tf.constant(ids, tf.int64), 1)
+
+    trained = [np.arange(10), np.arange(10, capacity - 1), new]
+    with tempfile.TemporaryDirectory() as folder:
+        served, saved = Path(folder, "served"), Path(folder, "checkpoints")
+        hybrid = trainer(
+            optimizers.Adagrad(0.1), 2, build, "mse", checkpoint_dir=saved, partition_axis="row"
+        )
+        found = iter_checkpoints(build, saved)
+        publisher, lost = None, []
+        for number, steps in enumerate((2, 3, 4), 1):
+            batches = [(ragged(ids), np.ones([len(ids), 1], "f")) for ids in trained]
+            hybrid.fit(lambda _, batches=batches: batches, steps, begin=0)
+            step, model = next(found)
+            publisher = publisher or export.ScorerPublisher(model, served)
+            publisher.publish_model(step)
+            want = model(ragged(probe), training=False).numpy()
+            scorer = Scorer.load(served / str(number))
+            got = scorer.predict(probe, row_splits=np.arange(len(probe) + 1))
+            same(want, got, 1e-5)
+            lost.append({i for i, s in zip(probe.tolist(), got[:, 0], strict=True) if s == got[-1]})
+            trained.append(np.array(sorted(lost[-1] - {unknown})))
+            assert (number == 1) == ("base" not in json.loads(scorer_text(served, number)))
+        assert lost[0] == {*new.tolist(), unknown}
+        assert len(lost[1]) == len(new) + 1
+        assert lost[1] < {*range(10), unknown}, lost
+        assert not lost[2] & set(trained[3].tolist())
+        newest = CheckpointManager(saved).latest()
+        expect_error(ValueError, "of a cluster", partial(publisher.publish, newest))
+        shutil.rmtree(served / "1")
+        expect_error(ValueError, "cannot be opened", partial(Scorer.load, served / "3"))
+
+
+def scorer_text(served, number):
+    return (served / str(number) / "scorer.json").read_text()
