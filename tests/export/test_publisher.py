@@ -1,7 +1,6 @@
 """Checkpoints become versions of a served model: changed rows where that is enough."""
 
 import json
-import shutil
 
 import numpy as np
 import pytest

@@ -7,7 +7,7 @@ from typing import Any
 import tensorflow as tf
 
 from twml_ops import placement
-from twml_ops._keras import serializable
+from twml_ops._keras import KERAS_3, serializable
 from twml_ops.layers._arguments import refuse_constraint
 from twml_ops.layers._weights import add_table
 from twml_ops.layers.dynamic_lookup import DynamicLookup
@@ -110,6 +110,7 @@ class DynamicSparseLinear(tf.keras.layers.Layer):
             place = placement.REPLICATED
         with placement.placement_scope(place):
             self.lookup.build(input_shape)
+            self.linear._path = f"{self.name}/{self.linear.name}" if KERAS_3 else self.name
             self.linear.build(input_shape)
         kernel = self.linear.kernel
         rows = min(self.capacity, _MAX_INITIAL_ROWS)

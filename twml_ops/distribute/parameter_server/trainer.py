@@ -85,9 +85,9 @@ class HybridTrainer:
     model runs on workers, each of which runs its own steps on TensorFlow's runtime. There is no
     coordinator.
 
-    The tables are the kernels of `SparseLinear` and `GroupedSparseLinear` layers. Create the
-    trainer before any tensor: it connects this process to the servers and waits until they are
-    reachable.
+    The tables are the kernels of `SparseLinear`, `GroupedSparseLinear`, `FieldEmbedding` and, with
+    one worker, `DynamicSparseLinear` layers. Create the trainer before any tensor: it connects this
+    process to the servers and waits until they are reachable.
 
     Args:
         model_builder: () -> an uncompiled Keras model. It is called in every worker and must build
