@@ -129,6 +129,11 @@ class DynamicSparseLinear(tf.keras.layers.Layer):
         )
         self._updated_at = add_table(self, "updated_at", (), "zeros", "int64", trainable=False)
         if remote is not None:
+            if self.linear.kernel_regularizer is not None:
+                raise ValueError(
+                    f"layer {self.name!r} has its table on parameter servers, so it needs "
+                    f"kernel_regularizer None, got {self.linear.kernel_regularizer!r}"
+                )
             remote.attach(kernel, self._initial_rows, self._updated_at)
         super().build(None)
 

@@ -31,6 +31,7 @@ OPTIONS = {
     "age": {"eviction": "age", "max_age": 2},
     "none": {"eviction": "none"},
     "two uses": {"uses": 2},
+    "bfloat16": {"kernel_dtype": "bfloat16"},
 }
 
 
@@ -53,7 +54,8 @@ def rows_of_ids_are_the_rows_of_a_single_process():
         servers, axis = (2, "column") if name in ("lru", "two uses") else (1, "row")
         hybrid = trainer(make(), servers, build, "mse", partition_axis=axis)
         hybrid.fit(lambda _: id_batches(), 10)
-        same(want, hybrid.export().get_weights())
+        got = hybrid.export().get_weights()
+        same(*([np.asarray(w).astype("d") for w in ws] for ws in (want, got)))  # not bfloat16
     want = train_alone(optimizers.SGD(0.1), lookup_model, loss="mse", batches=id_batches())
     hybrid = trainer(optimizers.SGD(0.1), 2, lookup_model, "mse", partition_axis="column")
     hybrid.fit(lambda _: id_batches(), 10)
@@ -101,8 +103,10 @@ def what_cannot_work_with_rows_of_ids_is_refused_before_a_server_has_a_value():
         ("one worker", {"cluster": TWO_WORKERS}),
         ("pipeline=False", {"pipeline": True}),
         ("exchange_every=1", {"exchange_every": 2}),
+        ("kernel_regularizer None", {"build": partial(dynamic_model, kernel_regularizer="l2")}),
     ):
-        hybrid = trainer(optimizers.Adagrad(0.1), build=dynamic_model, **options)
+        options = {"build": dynamic_model, **options}
+        hybrid = trainer(optimizers.Adagrad(0.1), **options)
         expect_error(ValueError, message, lambda hybrid=hybrid: hybrid.build(id_batches()[0]))
         assert hybrid.state is None
 

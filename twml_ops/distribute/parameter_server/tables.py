@@ -236,7 +236,10 @@ class RemoteTable:
         """The values of the whole table that the initializer of the layer draws."""
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # Keras warns of an initializer that is called twice
-            return self.initializer(tuple(self.shape))
+            if self.was_trained:
+                return self.initializer(tuple(self.shape))
+            # Keras draws other numbers for bfloat16 than for float32.
+            return self.initializer(tuple(self.shape), dtype=self.dtype)
 
     def initialize(self) -> None:
         """Assigns the values that the layer's initializer draws."""
