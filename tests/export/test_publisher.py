@@ -1,7 +1,6 @@
 """Checkpoints become versions of a served model: changed rows where that is enough."""
 
 import json
-import shutil
 
 import numpy as np
 import pytest
@@ -230,11 +229,26 @@ def test_an_evicted_id_is_answered_like_an_unknown_one_by_the_next_version(tmp_p
         assert evicted < set(range(10))
         train_on(sorted(evicted))
         manager.save(3, variables_of(model), {})
-        assert not like_unknown(answers(served / "3")) & evicted
-    assert program_of(served / "3")["base"]["folder"] == "1"
-    shutil.rmtree(served / "1")
+        lost = like_unknown(answers(served / "3"))
+        assert not lost & evicted
+        second, third = manager.all()[-2:]
+        for repeated in (second, third):  # rows that were evicted meanwhile would come back
+            with pytest.raises(ValueError, match=f"newer than {third.folder.name}"):
+                publisher.publish(repeated)
+        manager.on_written = None
+        train_on(new[:3] + 100)
+        manager.save(4, variables_of(model), {})  # not published
+        train_on(new[:1] + 200)
+        manager.save(5, variables_of(model), {})
+        publisher.publish(manager.latest())
+    assert like_unknown(answers(served / "4")) > lost
+    assert program_of(served / "4")["base"]["folder"] == "1"
+    (served / "1").rename(served / "base")
     with pytest.raises(ValueError, match="cannot be opened"):
-        Scorer.load(served / "3")
+        Scorer.load(served / "4")
+    export.to_scorer(model, served / "1")
+    with pytest.raises(ValueError, match="another fingerprint"):
+        Scorer.load(served / "4")
 
 
 def test_a_damaged_checkpoint_is_not_published(tmp_path):

@@ -230,10 +230,10 @@ def test_replicas_and_graphs_of_version_1_are_refused():
         layer(tf.ragged.constant([[1]], dtype=tf.int64), training=True)
 
 
-def test_tables_on_servers_and_tpus_are_refused():
+def test_tables_on_tpus_and_with_other_placements_are_refused():
     with (
         placement.placement_scope(placement.Placement()),
-        pytest.raises(ValueError, match="cannot be on parameter servers"),
+        pytest.raises(ValueError, match="table cannot be on TPUs"),
     ):
         layers.DynamicSparseLinear(2, 4)(tf.ragged.constant([[1]], dtype=tf.int64))
     model = model_of(layers.DynamicSparseLinear(2, 4))

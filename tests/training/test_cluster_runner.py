@@ -221,6 +221,35 @@ def test_one_worker_trains_the_weights_of_one_process(labels, tmp_path):
     same_slots(tmp_path / "run", tmp_path / "alone")
 
 
+@pytest.mark.one_tf
+@pytest.mark.slow
+def test_one_worker_gives_ids_the_rows_that_one_process_gives(tmp_path):
+    """More ids than the table has rows, in `train` as in a cluster; and two workers are refused."""
+    data = f"csv:{tmp_path / 'x.csv'}"
+    rng = np.random.default_rng(0)
+    ids = rng.zipf(1.5, 400) % 97
+    lines = [f"{i % 3 > 0:d},a{i},b{i % 7}" for i in ids]
+    (tmp_path / "x.csv").write_text("\n".join(["label,a,b", *lines, ""]))
+    model = Path(__file__).with_name("new_id_model.py")
+    options = ["--model", f"{model}:build", "--epochs", "2", "--save-slots"]
+    status, output = chief(data, tmp_path, *options)
+    assert status == 0, output
+    alone = ["--data", data, "--out", str(tmp_path / "alone"), "--batch-size", "16", *options]
+    done = forked.run(["-m", "twml_ops.cli", "train", *alone], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    cluster, process = (TrainedRun(tmp_path / name).model for name in ("run", "alone"))
+    assert cluster.get_layer("ids").lookup.num_rows_in_use == 23
+    for got, want in zip(cluster.get_weights(), process.get_weights(), strict=True):
+        np.testing.assert_allclose(got, want, rtol=0, atol=1e-5 if got.dtype == np.float32 else 0)
+    same_slots(tmp_path / "run", tmp_path / "alone")
+    command = _child.command("twml_ops.cli", "launch", "--ps", "1", "--workers", "2", "--", "train")
+    words = ["--data", data, "--out", str(tmp_path / "two"), *options]
+    done = subprocess.run([*command, *words], capture_output=True, text=True, timeout=600)
+    assert done.returncode == 1
+    assert "needs one worker, with any number of servers, got 2 workers" in done.stdout
+    assert not (tmp_path / "two").exists()
+
+
 def same_slots(run, other):
     """Checks that the slots and the steps of the optimizers of two runs are equal."""
     ours, theirs = (CheckpointManager(path / "optimizer").latest() for path in (run, other))

@@ -16,6 +16,7 @@ from twml_ops._known_categories import KnownCategories
 from twml_ops._publish import exclusive, part_of
 from twml_ops._scorer import PROGRAM_FILE
 from twml_ops.checkpoint import CheckpointReader
+from twml_ops.checkpoint.manifest import SHARDS
 from twml_ops.data import Schema
 from twml_ops.export.scorer import scorer_program
 from twml_ops.export.scorer_files import Written, base_name, version_folders, write_scorer
@@ -104,8 +105,14 @@ class ScorerPublisher:
             OSError: another publisher is writing a version, or this one cannot be written. It is
                 not served then.
             ValueError: the checkpoint is not newer: its rows and the newer ones would be mixed. Or
-                see `to_scorer`.
+                it is of a cluster. Or see `to_scorer`.
         """
+        if SHARDS in checkpoint.manifest.values:
+            raise ValueError(
+                f"checkpoint must be of one process, got {checkpoint.folder} of a cluster; read it "
+                "with `iter_checkpoints` of twml_ops.distribute and publish the model with "
+                "`publish_model`"
+            )
         folder, name = os.path.split(str(checkpoint.folder))
         if folder != self._checkpoints:
             self._published.clear()

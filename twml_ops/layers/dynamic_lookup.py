@@ -42,9 +42,9 @@ class DynamicLookup(tf.keras.layers.Layer):
     batch is always admitted.
 
     The state survives `.keras` files, checkpoints and SavedModels. Memory: 24 + 8 to 16 bytes a
-    row, and 4 · `sketch_width` bytes. Replicas, parameter servers and TPUs are not supported:
-    `call` or the trainer refuses them. Stock TensorFlow ops, as in portable exports, look up rows
-    but give none.
+    row, and 4 · `sketch_width` bytes. With `HybridTrainer` it is on one parameter server. Replicas
+    and TPUs are not supported: `call` or the trainer refuses them. Stock TensorFlow ops, as in
+    portable exports, look up rows but give none.
 
     Args:
         capacity: number of rows, at least 2, with the shared row 0.
@@ -95,35 +95,41 @@ class DynamicLookup(tf.keras.layers.Layer):
         self.sketch_width = sketch_width
         self.seed = int(seed)
         self.supports_jit = False  # the op cannot be compiled by XLA
+        self._remote: Any = None  # what looks up ids if the state is not in this process
 
     def build(self, input_shape: Any = None) -> None:
         """Creates the state."""
         del input_shape
-        if placement.current_placement() is not placement.REPLICATED:
-            raise ValueError(
-                f"layer {self.name!r} gives rows to ids in one process, so its table cannot be on "
-                "parameter servers or TPUs; use hashed ids (models.HashedIds) there"
-            )
         rows = (self.capacity,)
         width = self.sketch_width or _power_of_two(4 * self.capacity)
-        sketch = (SKETCH_DEPTH, 0 if self.min_count == 1 else width)
-        index = (_power_of_two(2 * self.capacity),)
-        self._keys = self._add("keys", rows, "int64")
-        self._last_used = self._add("last_used", rows, "int64")
-        self._counts = self._add("counts", rows, "int64")
-        self._index = self._add("index", index, "int32", -1)
-        self._sketch = self._add("sketch", sketch, "uint8")
-        self._header = self._add("header", (HEADER_SIZE,), "int64")
+        specs = {
+            "keys": (rows, "int64", 0),
+            "last_used": (rows, "int64", 0),
+            "counts": (rows, "int64", 0),
+            "index": ((_power_of_two(2 * self.capacity),), "int32", -1),
+            "sketch": ((SKETCH_DEPTH, 0 if self.min_count == 1 else width), "uint8", 0),
+            "header": ((HEADER_SIZE,), "int64", 0),
+        }
+        place = placement.current_placement()
+        options = {**self._options(), "pinned": self.pinned_lookups}
+        self._remote = place.create_lookup(self.name, specs, options)
+        for name, spec in specs.items() if self._remote is None else ():
+            setattr(self, f"_{name}", self._add(name, *spec))
         super().build(None)
 
-    def _add(self, name: str, shape: tuple[int, ...], dtype: str, value: int = 0) -> Any:
+    def _options(self) -> dict[str, Any]:
+        names = ("min_count", "eviction", "max_age", "seed")
+        return {name: getattr(self, name) for name in names}
+
+    def _add(self, name: str, shape: tuple[int, ...], dtype: str, value: int) -> Any:
         initializer = tf.keras.initializers.Constant(value)
         return add_table(self, name, shape, initializer, dtype, trainable=False)
 
     @property
     def num_rows_in_use(self) -> int:
         """Number of rows that have an id, without the shared one."""
-        return int(tf.convert_to_tensor(self._header)[1])
+        header = self._header if self._remote is None else self._remote.header()
+        return int(tf.convert_to_tensor(header)[1])
 
     def call(self, inputs: Any, training: Any = None) -> Any:
         """Replaces the ids of a batch by rows.
@@ -168,6 +174,9 @@ class DynamicLookup(tf.keras.layers.Layer):
             _check_can_train()
         with library.on_host():
             batch, rebuild = parse(inputs)
+            if self._remote is not None:
+                rows = self._remote.rows(tf.cast(batch.ids, tf.int64), training)
+                return batch._replace(ids=rows), tf.zeros([0], tf.int64), rebuild
             if in_symbolic_build():
                 return (
                     batch._replace(ids=tf.zeros_like(batch.ids, tf.int64)),
@@ -182,13 +191,25 @@ class DynamicLookup(tf.keras.layers.Layer):
                 tf.cast(batch.ids, tf.int64),
                 (*counts, self._index, self._sketch, self._header),
                 training,
-                min_count=self.min_count,
-                eviction=self.eviction,
-                max_age=self.max_age,
                 pinned=pinned,
-                seed=self.seed,
+                **self._options(),
             )
         return batch._replace(ids=rows), reset, rebuild
+
+    def save_own_variables(self, store: Any) -> None:
+        """Writes the state to a `.keras` or `.weights.h5` file."""
+        if self._remote is None:
+            super().save_own_variables(store)
+            return
+        for i, value in enumerate(self._remote.values()):
+            store[f"{i}"] = value
+
+    def load_own_variables(self, store: Any) -> None:
+        """Reads the state."""
+        if self._remote is None:
+            super().load_own_variables(store)
+        else:
+            self._remote.load([store[f"{i}"][...] for i in range(len(store))])
 
     def get_config(self) -> dict[str, Any]:
         """The constructor's arguments."""

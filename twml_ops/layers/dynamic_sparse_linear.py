@@ -7,7 +7,7 @@ from typing import Any
 import tensorflow as tf
 
 from twml_ops import placement
-from twml_ops._keras import serializable
+from twml_ops._keras import KERAS_3, serializable
 from twml_ops.layers._arguments import refuse_constraint
 from twml_ops.layers._weights import add_table
 from twml_ops.layers.dynamic_lookup import DynamicLookup
@@ -110,6 +110,7 @@ class DynamicSparseLinear(tf.keras.layers.Layer):
             place = placement.REPLICATED
         with placement.placement_scope(place):
             self.lookup.build(input_shape)
+            self.linear._path = f"{self.name}/{self.linear.name}" if KERAS_3 else self.name
             self.linear.build(input_shape)
         kernel = self.linear.kernel
         rows = min(self.capacity, _MAX_INITIAL_ROWS)
@@ -118,14 +119,22 @@ class DynamicSparseLinear(tf.keras.layers.Layer):
             del shape, dtype
             return tf_variable(kernel).value()[:rows]
 
-        shape = (rows, self.units)
+        shape, remote = (rows, self.units), self.lookup._remote
+        values: Any = initial if remote is None else "zeros"  # until the servers begin
         self._initial_rows = add_table(
-            self, "initial_rows", shape, initial, self.linear.kernel_dtype, trainable=False
+            self, "initial_rows", shape, values, self.linear.kernel_dtype, trainable=False
         )
         self._stale_slots = add_table(
             self, "stale_slots", (self.capacity,), "zeros", "bool", trainable=False
         )
         self._updated_at = add_table(self, "updated_at", (), "zeros", "int64", trainable=False)
+        if remote is not None:
+            if self.linear.kernel_regularizer is not None:
+                raise ValueError(
+                    f"layer {self.name!r} has its table on parameter servers, so it needs "
+                    f"kernel_regularizer None, got {self.linear.kernel_regularizer!r}"
+                )
+            remote.attach(kernel, self._initial_rows, self._updated_at)
         super().build(None)
 
     def call(self, inputs: Any, training: Any = None) -> tf.Tensor:
@@ -142,6 +151,8 @@ class DynamicSparseLinear(tf.keras.layers.Layer):
             ValueError: see `DynamicLookup`.
             NotImplementedError: see `DynamicLookup`.
         """
+        if self.lookup._remote is not None:  # the servers reset the rows
+            return self.linear(self.lookup(inputs, training=training), training=training)
         learns = training is not None and training is not False
         kernel, updated_at = tf_variable(self.linear.kernel), tf_variable(self._updated_at)
         waits = learns and self.linear.trainable  # without updates no gradient waits
@@ -156,6 +167,12 @@ class DynamicSparseLinear(tf.keras.layers.Layer):
                 initial = tf.gather(tf_variable(self._initial_rows), rows)
                 reset_rows(kernel, reset, initial, dynamic)
         return self.linear(rebuild(batch, self.capacity), training=training)
+
+    def save_own_variables(self, store: Any) -> None:
+        """Writes the state of the layer itself to a `.keras` or `.weights.h5` file."""
+        if self.lookup._remote is not None:
+            self.lookup._remote.pull_updated_at()
+        super().save_own_variables(store)
 
     def compute_output_shape(self, input_shape: Any) -> tuple[int | None, int]:
         """[B, units]."""

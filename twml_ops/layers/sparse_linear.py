@@ -141,6 +141,7 @@ class SparseLinear(TableLayer):
         self.supports_jit = False  # the ops cannot be compiled by XLA
         self.kernels: list[Any] = []
         self.bias: Any = None
+        self._path: str | None = None  # of a layer within another one, as Keras names its weights
 
     @property
     def kernel(self) -> Any:
@@ -197,7 +198,8 @@ class SparseLinear(TableLayer):
 
         place = self._place(rows)
         shape = (rows, units or self.units)
-        kernel = place.create(add, shape, initializer, f"{self.name}/{name}", self.kernel_dtype)
+        path = f"{self._path or self.name}/{name}"
+        kernel = place.create(add, shape, initializer, path, self.kernel_dtype)
         if placement.placement_of(kernel).is_sharded:
             self._whole_files_only = NotCheckpointable()
         # Checkpoints follow attributes, but in Keras 3 no lists.

@@ -7,7 +7,7 @@ asks the placement of the variable that it updates.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from typing import Any
 
@@ -64,6 +64,32 @@ class Placement:
         """
         del name, dtype  # `add` knows them
         return add(shape, initializer)
+
+    def create_lookup(
+        self, name: str, specs: Mapping[str, tuple[Any, ...]], options: Mapping[str, Any]
+    ) -> Any:
+        """Creates the state of a `DynamicLookup` in another process.
+
+        Args:
+            name: The name of the layer.
+            specs: The shape, the type and the initial value of each variable.
+            options: The options of `ops.dynamic_lookup`.
+
+        Returns:
+            What looks up rows, see `twml_ops.distribute.parameter_server.dynamic_rows`; None: the
+            layer has the variables itself.
+
+        Raises:
+            ValueError: Lookups are not possible with this placement.
+        """
+        del specs, options
+        if self is not REPLICATED:
+            raise ValueError(
+                f"layer {name!r} gives rows to ids in one process or on parameter servers, so its "
+                "table cannot be on TPUs or divided over replicas; use hashed ids "
+                "(models.HashedIds) there"
+            )
+        return None
 
     def sparse_linear(self, entries: CsrEntries, table: Any) -> tf.Tensor:
         """Multiplies a batch with a table, as `ops.sparse_linear`.

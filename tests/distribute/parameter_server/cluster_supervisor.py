@@ -19,7 +19,7 @@ import traceback
 import tensorflow as tf
 
 from tests.child_process import serve_requests
-from tests.distribute.parameter_server.model import batches, builder
+from tests.distribute.parameter_server.model import batches, builder, dynamic_model, id_batches
 from twml_ops import optimizers
 from twml_ops.distribute import Cluster, HybridTrainer, exit_on_cluster_error, serve
 from twml_ops.distribute.launch import Ports
@@ -39,9 +39,10 @@ def run_task(cluster, data, steps, options, later_timeout, pause, paused, report
     try:
         if cluster.job == "ps":
             serve(cluster)
+        build = dynamic_model if options.pop("rows_of_ids", False) else builder
         with exit_on_cluster_error():
             trainer = HybridTrainer(
-                builder, optimizers.Adagrad(0.1), "binary_crossentropy", cluster=cluster, **options
+                build, optimizers.Adagrad(0.1), "binary_crossentropy", cluster=cluster, **options
             )
             own = 0
 
@@ -117,6 +118,7 @@ def run(
     """
     with hosts(servers + workers) if network else contextlib.nullcontext() as net:
         data = (lambda context: batches(context)[:1]) if one_batch else batches
+        data = (lambda _: id_batches()) if options.get("rows_of_ids") else data
         supervisor = Supervisor(net, servers, workers, steps, data, options, later_timeout, pause)
         return supervisor.supervise(list(kills), list(stops), resume_after, limit)
 

@@ -6,6 +6,7 @@ import tensorflow as tf
 from twml_ops import layers
 
 ROWS, BATCH, ENTRIES = 300, 16, 6
+CAPACITY = 24
 
 
 def builder(norm=False):
@@ -38,3 +39,29 @@ def batches(context):
 def same(want, got, tolerance=0.0):
     for a, b in zip(want, got, strict=True):
         np.testing.assert_allclose(a, b, rtol=tolerance, atol=tolerance)
+
+
+def dynamic_model(dense=True, uses=1, **options):
+    """Ids in a table of few rows, `uses` times; without `dense`, other ops are elementwise."""
+    tf.keras.utils.set_random_seed(3)
+    inputs = [tf.keras.Input([None], dtype=t, ragged=True) for t in ("int64", "float32")]
+    options = {"activation": "relu", "use_bias": False, "name": "ids", **options}
+    layer = layers.DynamicSparseLinear(8, CAPACITY, **options)
+    hidden = layer(inputs)
+    if uses == 2:  # the second time with other ids
+        hidden = hidden + layer([inputs[0] // 3, inputs[1]])
+    if dense:
+        hidden = tf.keras.layers.Dense(1, activation="sigmoid")(hidden)
+    return tf.keras.Model(inputs, hidden)
+
+
+def id_batches(number=8, size=8):
+    """Batches with ids of 64 bits, of which some are frequent and others evict rows."""
+    rng = np.random.default_rng(0)
+    found = []
+    for _ in range(number):
+        ids = rng.zipf(1.3, [size, 3]).astype(np.int64) * (2**40 + 7919) - 2**62
+        values = rng.uniform(0.5, 2, [size, 3]).astype("f")
+        x = tuple(tf.RaggedTensor.from_tensor(t) for t in (ids, values))
+        found.append((x, rng.uniform(size=(size, 1)).astype("f")))
+    return found

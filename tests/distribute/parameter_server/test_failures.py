@@ -39,6 +39,11 @@ SCENARIOS = {
         "kills": [[6, "worker", 1], [11, "ps", 1, 9], [16, "worker", 0, 5]],
         "checkpoints": True, "checkpoint_every": 4, "timeout": 120, "limit": 1800,
     },
+    "rows of ids": {
+        "servers": 2, "workers": 1, "steps": 20, "partition_axis": "row", "rows_of_ids": True,
+        "kills": [[7, "ps", 1, 3], [13, "worker", 0, 3]],
+        "checkpoints": True, "checkpoint_every": 4, "timeout": 120,
+    },
     "no kills": {"steps": 20, **SYNCHRONOUS},
     "several steps": {"steps": 20, "steps_per_execution": 4, **SYNCHRONOUS},
     "servers in workers": {
@@ -125,6 +130,15 @@ def test_a_synchronous_run_that_is_killed_three_times_reaches_the_same_bits(outc
 def test_several_steps_of_a_call_are_the_same_steps(outcome):
     assert outcome("several steps")["deaths"] == []
     assert outcome("several steps")["weights"] == outcome("no kills")["weights"]
+
+
+@pytest.mark.one_tf
+def test_rows_of_ids_have_the_same_bits_after_a_killed_server_and_a_killed_worker(child, outcome):
+    killed = outcome("rows of ids")
+    undisturbed = {"servers": 2, "workers": 1, "steps": 20, "partition_axis": "row"}
+    assert "hang" not in killed
+    assert [d[:2] for d in killed["deaths"] if d[2] == 9] == [["ps", 1], ["worker", 0]]
+    assert killed["weights"] == child.request({**undisturbed, "rows_of_ids": True})["weights"]
 
 
 @pytest.mark.one_tf

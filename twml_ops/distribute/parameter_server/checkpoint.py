@@ -32,6 +32,7 @@ from twml_ops.ops._tape import tf_variable
 IDS = "@ids"
 MEAN = "@mean"
 DENSE = "dense"
+LOOKUP = "lookup"
 MAX_TO_KEEP = 2
 _WRITE_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM)
 
@@ -148,6 +149,7 @@ def _write(
     shards = {
         "tables": [describe(t) for t in state.tables],
         "dense": {n: list(v.shape) for n, v in dense.items()},
+        "lookups": [lookup.describe() for lookup in state.lookups],
         "servers": len(state.devices),
         "snapshots": snapshots,
         "by_rows": sorted(set(by_rows)) if base is not None else [],
@@ -165,7 +167,7 @@ def _write_bundle(prefix: Location, tensors: Mapping[str, tf.Tensor]) -> None:
 
 
 def _table_variables(state: RunState) -> dict[str, dict[str, RemoteVariable]]:
-    """Returns the shards and slots of each server: device -> name -> variable."""
+    """Returns the shards, slots and lookups of each server: device -> name -> variable."""
     result: dict[str, dict[str, RemoteVariable]] = {}
     for i, table in enumerate(state.tables):
         optimizer = optimizer_of(state.optimizer, table)
@@ -174,6 +176,10 @@ def _table_variables(state: RunState) -> dict[str, dict[str, RemoteVariable]]:
             variables[f"{i}"] = shard
             names = optimizer.update_rule.slot_names
             variables.update({f"{i}/{s}": v for s, v in zip(names, slots, strict=True)})
+    for lookup in state.lookups:
+        for name, variable in lookup.variables.items():
+            variables = result.setdefault(variable.device, {})
+            variables[name_of_lookup(lookup.number, name)] = variable
     return result
 
 
@@ -187,7 +193,7 @@ def _changed_tensors(
 
     Adds the names of the tensors that consist of some rows only to `by_rows`.
     """
-    tensors: dict[str, tf.Tensor] = {}
+    tensors = {n: v.value() for n, v in variables.items() if n.startswith(LOOKUP)}
     for name, shard in variables.items():
         if "/" in name:
             continue
@@ -210,6 +216,11 @@ def _file_of(state: RunState, device: str) -> str:
 def name_of_mean(number: int) -> str:
     """Returns the name of the tensor with the average of a table or of a dense weight."""
     return f"{number}{MEAN}"
+
+
+def name_of_lookup(number: int, name: str) -> str:
+    """Returns the name of the tensor with a variable of a lookup."""
+    return f"{LOOKUP}/{number}/{name}"
 
 
 def name_of_ids(name: str) -> str:

@@ -100,6 +100,8 @@ class Exchange:
                 ids, values, splits = product.entries
                 values = tf.zeros([0]) if values is None else values
                 product.shard_entries = [encoding.ShardEntries(ids, values, splits)]
+                if product.new_rows is not None:
+                    product.table.lookup.begin_rows(0, product.new_rows)
             return
         deduplicate = self._deduplicate and not all(link.in_process for link in self._links)
         packed: dict[Any, list[tf.Tensor]] = {}  # tables with the same batch share a message
@@ -116,9 +118,13 @@ class Exchange:
                 )
                 packed[key] = list(messages) if by_row else [messages[0]] * servers
         received: dict[Any, list[Any]] = {key: [] for key in packed}
+        begun = [product for product in self.products if product.new_rows is not None]
         for p, link in enumerate(self._links):
-            messages = link.to_server([m[p] for m in packed.values()])
-            for key, message in zip(packed, messages, strict=True):
+            new_rows = [product.new_rows for product in begun]
+            messages = link.to_server([*(m[p] for m in packed.values()), *new_rows])
+            for product, rows in zip(begun, messages[len(packed) :], strict=True):
+                product.table.lookup.begin_rows(p, rows)
+            for key, message in zip(packed, messages, strict=False):
                 shard_rows = self.products[keys.index(key)].table.shards[p].shape[0]
                 with tf.device(link.server):
                     received[key].append((message, encoding.decode_entries(message, shard_rows)))

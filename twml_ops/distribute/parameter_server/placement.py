@@ -16,6 +16,7 @@ import tensorflow as tf
 
 from twml_ops import placement
 from twml_ops.distribute.parameter_server import encoding
+from twml_ops.distribute.parameter_server.dynamic_rows import RemoteLookup
 from twml_ops.distribute.parameter_server.exchange import Exchange, SharedValues
 from twml_ops.distribute.parameter_server.products import (
     DeferredTensor,
@@ -61,6 +62,7 @@ class ParameterServerPlacement(placement.Placement):
 
     Attributes:
         tables: The tables, in the order in which layers have created them.
+        lookups: The lookups of rows of ids, in the same order.
         batch_sizes: The products that were asked for before the tables were on servers.
         exchanges: The messages of the last `recording`, in the order in which they are sent.
         in_process: Whether the tables are in this process, so that nothing is sent.
@@ -76,6 +78,7 @@ class ParameterServerPlacement(placement.Placement):
         self.wire_dtype = tf.as_dtype(wire_dtype)
         self.deduplicate = deduplicate
         self.tables: list[RemoteTable] = []
+        self.lookups: list[RemoteLookup] = []
         self.batch_sizes: list[BatchSize] = []
         self.exchanges: list[Exchange] = []
         self.in_process = len(links) == 1 and links[0].server.startswith("/job:localhost")
@@ -85,6 +88,7 @@ class ParameterServerPlacement(placement.Placement):
         self._prefetched: Iterator[TableProduct] | None = None
         self._values: SharedValues | None = None
         self._group: Exchange | None = None
+        self._new_rows: dict[str, tf.Tensor] = {}  # rows of tables that got a new id
 
     def create(
         self,
@@ -103,6 +107,14 @@ class ParameterServerPlacement(placement.Placement):
         self.tables.append(table)
         placement.set_placement(table, self)
         return table
+
+    def create_lookup(
+        self, name: str, specs: Mapping[str, tuple[Any, ...]], options: Mapping[str, Any]
+    ) -> RemoteLookup:
+        """See `Placement.create_lookup`. The variables are created after the tables."""
+        del name
+        self.lookups.append(RemoteLookup(len(self.lookups), specs, options, self._look_up))
+        return self.lookups[-1]
 
     def read(self, variable: Any) -> tf.Tensor:
         """See `Placement.read`."""
@@ -203,9 +215,21 @@ class ParameterServerPlacement(placement.Placement):
             self._recorded.append(product)
         return product.output
 
+    def _look_up(self, lookup: RemoteLookup, ids: tf.Tensor, training: Any) -> tf.Tensor:
+        """Returns the rows of ids, for `RemoteLookup.rows`."""
+        if not lookup.variables:  # the model is being built, or its shapes are inferred
+            return tf.math.floormod(ids, tf.constant(lookup.capacity, tf.int64))
+        self._determine_for([ids])
+        links = self._links_here()
+        rows, new = lookup.find(ids, training, links[lookup.number % len(links)])
+        if new is not None and lookup.table is not None:
+            self._new_rows[lookup.table.name] = new
+        return rows
+
     def _multiply(self, entries: CsrEntries, table: RemoteTable) -> TableProduct:
         values = entries[1]
-        product = TableProduct(table, values is None, entries)
+        new_rows = self._new_rows.pop(table.name, None)
+        product = TableProduct(table, values is None, entries, new_rows)
         if values is None:
             product.output = tf.stop_gradient(self._request(product))
             return product
@@ -233,18 +257,23 @@ class ParameterServerPlacement(placement.Placement):
         assert product.entries is not None
         if self._graph is not tf.compat.v1.get_default_graph():
             return self._new_exchange([product]).multiply()[0]
-        tensors = [t for t in product.entries if t is not None]
+        self._determine_for([t for t in product.entries if t is not None], product.table.path)
+        return self.exchanges[-1].add(product)
+
+    def _determine_for(self, tensors: Sequence[tf.Tensor], path: str = "a lookup") -> None:
+        """Requests what tensors depend on, so that they can be sent."""
+        if self._graph is not tf.compat.v1.get_default_graph():
+            return
         if self._values is not None and self._values.is_needed_for(tensors):
             self._values.request()
         if self.exchanges[-1].is_needed_for(tensors):
             if self._group is not None:
                 raise ValueError(
                     "exchange_every > 1 needs a model in which no table is behind another one, got "
-                    f"entries of {product.table.path} that depend on products with other tables"
+                    f"entries of {path} that depend on products with other tables"
                 )
             self.exchanges[-1].determine_products()
             self.exchanges.append(self._new_exchange())
-        return self.exchanges[-1].add(product)
 
     def _is_deferred(self, product: TableProduct) -> bool:
         return any(product in exchange.products for exchange in self.exchanges)
@@ -252,10 +281,12 @@ class ParameterServerPlacement(placement.Placement):
     def _new_exchange(
         self, products: Sequence[TableProduct] = (), values: SharedValues | None = None
     ) -> Exchange:
+        return self.exchange_of(products, values, self._links_here())
+
+    def _links_here(self) -> list[Link]:
         # Messages of a session need the step of the worker, which other functions do not have.
         in_step = self._graph is not None and self._graph is tf.compat.v1.get_default_graph()
-        links = self.links if in_step else without_sessions(self.links)
-        return self.exchange_of(products, values, links)
+        return self.links if in_step else without_sessions(self.links)
 
 
 class AxisOfTables:

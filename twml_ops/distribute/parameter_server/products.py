@@ -79,6 +79,8 @@ class TableProduct:
         table: The table.
         binary: Whether the entries have no values.
         entries: The batch; None for a prefetched product.
+        new_rows: int64 [E], the rows of the table that got a new id, which begin anew before the
+            product is computed; None: there are none.
         messages: For each server, the message with the entries, on the server; none if the table is
             in this process.
         shard_entries: For each server, the entries in its message.
@@ -98,6 +100,7 @@ class TableProduct:
     table: RemoteTable
     binary: bool
     entries: CsrEntries | None = None
+    new_rows: tf.Tensor | None = None
     messages: list[tf.Tensor] = dataclasses.field(default_factory=list)
     shard_entries: list[encoding.ShardEntries] = dataclasses.field(default_factory=list)
     batches: list[TableProduct] = dataclasses.field(default_factory=list)

@@ -33,9 +33,11 @@ from twml_ops.distribute.parameter_server.checkpoint import (
     describe,
     manager_of,
     name_of_ids,
+    name_of_lookup,
     name_of_mean,
     server_file,
 )
+from twml_ops.distribute.parameter_server.dynamic_rows import RemoteLookup
 from twml_ops.distribute.parameter_server.placement import ParameterServerPlacement
 from twml_ops.distribute.parameter_server.state import RunState
 from twml_ops.distribute.parameter_server.tables import (
@@ -105,6 +107,7 @@ def restore(
     expected = [_identity(describe(t)) for t in state.tables]
     if saved != expected:
         raise ValueError(f"{path} is of another model: expected the tables {expected}, got {saved}")
+    _check_lookups(path, shards, state.lookups)
     dense = dense_variables(state)
     shapes = {n: list(v.shape) for n, v in dense.items()}
     if shapes != shards["dense"]:
@@ -120,6 +123,12 @@ def restore(
                     value = _restore(variable, name, table, p, description["by_row"], chain)
                     with tf.device(variable.device):
                         sizes.append(tf.raw_ops.Size(input=value))
+        for lookup in state.lookups:
+            for name, variable in lookup.variables.items():
+                with tf.device(variable.device):
+                    value = chain.read_lookup(lookup.number, name, variable.dtype)
+                    tf.raw_ops.AssignVariableOp(resource=variable.handle, value=value)
+                    sizes.append(tf.raw_ops.Size(input=value))
         if dense:
             values = chain.values(DENSE, list(dense), [v.dtype for v in dense.values()])
             for variable, value in zip(dense.values(), values, strict=True):
@@ -131,6 +140,10 @@ def restore(
             size.numpy()
         for shard in (shard for table in state.tables for shard in table.shards):
             shard.wait()
+        for lookup in state.lookups:
+            for variable in lookup.variables.values():
+                variable.wait()
+            lookup.push_initial_rows()
     step = checkpoint.manifest.step
     state.step.assign(tf.constant(step, tf.int64))
     state.snapshots.assign(tf.constant(snapshots, tf.int64))
@@ -154,15 +167,27 @@ def _restore_averages(
     return sizes
 
 
+def _check_lookups(path: Any, shards: Mapping[str, Any], lookups: Sequence[RemoteLookup]) -> None:
+    saved, expected = shards.get("lookups", []), [each.describe() for each in lookups]
+    if saved != expected:
+        raise ValueError(
+            f"{path} is of another model: expected the lookups {expected}, got {saved}"
+        )
+
+
 def read_model(
-    checkpoint: CheckpointReader, tables: Sequence[RemoteTable], model: tf.keras.Model
+    checkpoint: CheckpointReader,
+    tables: Sequence[RemoteTable],
+    lookups: Sequence[RemoteLookup],
+    model: tf.keras.Model,
 ) -> dict[str, tf.Tensor]:
-    """Reads tables and dense weights of a checkpoint into this process.
+    """Reads tables, lookups and dense weights of a checkpoint into this process.
 
     Args:
         checkpoint: The checkpoint.
         tables: Tables without values, in the order in which a model of the same layers creates
             them.
+        lookups: Lookups without values, which get the ones of the checkpoint.
         model: A model of the same layers, without tables, which gets the dense weights.
 
     Returns:
@@ -187,6 +212,7 @@ def read_model(
         raise ValueError(
             f"{checkpoint.folder} is of another model: expected {expected}, got {saved}"
         )
+    _check_lookups(checkpoint.folder, chain.shards, lookups)
     whole, values = {}, []
     with chain.reading():
         for i, (table, description) in enumerate(zip(tables, descriptions, strict=True)):
@@ -195,6 +221,13 @@ def read_model(
         if weights:
             names = [f"{i}" for i in range(len(weights))]
             values = chain.values(DENSE, names, [tf.as_dtype(v.dtype) for v in weights])
+        for lookup in lookups:
+            lookup.load_saved(
+                {
+                    name: chain.read_lookup(lookup.number, name, tf.as_dtype(dtype)).numpy()
+                    for name, dtype in lookup.dtypes().items()
+                }
+            )
     for v, value in zip(weights, values, strict=True):
         tf_variable(v).assign(value)
     return whole
@@ -241,6 +274,12 @@ class _Chain:
             # The raw op, because the wrapper of TensorFlow asks for shapes of remote tensors.
             indices = tf.raw_ops.ExpandDims(input=ids, axis=tf.constant(1))
             value = tf.raw_ops.TensorScatterUpdate(tensor=value, indices=indices, updates=rows)
+        return value
+
+    def read_lookup(self, number: int, name: str, dtype: tf.DType) -> tf.Tensor:
+        """Reads a variable of a lookup from the file of the server that had it."""
+        file = server_file(number % self.servers, self.servers)
+        (value,) = self.values(file, [name_of_lookup(number, name)], [dtype])
         return value
 
     def values(
@@ -341,7 +380,8 @@ def iter_checkpoints(
         newest = found[-1]
         last_read, folder_existed = newest.folder.name, True
         try:
-            tables = read_model(newest, without_servers.tables, without_tables)
+            lookups = without_servers.lookups
+            tables = read_model(newest, without_servers.tables, lookups, without_tables)
         except CheckpointDamaged as e:
             if (newest.folder / MANIFEST).exists():
                 warnings.warn(f"{e}; the next checkpoint is waited for", RuntimeWarning, 2)

@@ -14,6 +14,7 @@ from typing import Any
 import tensorflow as tf
 
 from twml_ops.distribute.parameter_server.cluster import Cluster, ClusterError
+from twml_ops.distribute.parameter_server.dynamic_rows import RemoteLookup
 from twml_ops.distribute.parameter_server.tables import RemoteTable, RemoteVariable
 from twml_ops.ops._tape import tf_variable
 
@@ -93,6 +94,7 @@ class RunState:
         share_dense: Whether workers share the dense weights on the servers. A single worker keeps
             them.
         steps_before: The updates that the optimizer has made before the run.
+        lookups: The lookups of rows of ids.
 
     Attributes:
         steps_before: The updates that the optimizer has made before the run.
@@ -103,6 +105,7 @@ class RunState:
         joined: int64 [workers], how often each synchronous worker has joined a generation.
         snapshots: int64, the snapshots in the averages of the weights.
         tables: The tables.
+        lookups: The lookups of rows of ids.
         shared_variables: The dense weights on the servers; empty without `share_dense`.
     """
 
@@ -115,11 +118,13 @@ class RunState:
         optimizer: Any,
         share_dense: bool,
         steps_before: int = 0,
+        lookups: Sequence[RemoteLookup] = (),
     ) -> None:
         self.prefix = prefix
         self.steps_before = steps_before
         self.devices = cluster.devices
         self.tables = list(tables)
+        self.lookups = list(lookups)
         self.optimizer = optimizer
         self.step = RemoteVariable(f"{prefix}/step", [], tf.int64, self.devices[0])
         self.generation = RemoteVariable(f"{prefix}/generation", [], tf.int64, self.devices[0])
@@ -224,7 +229,8 @@ class RunState:
         ]
         single = [self.step, self.generation, self.updating, self.worker_steps, self.joined]
         single += [self._layout, self.snapshots, *self._finished, *self._reached]
-        return [*self._markers, *single, *shared, *tables]
+        lookups = [v for each in self.lookups for v in each.all_variables()]
+        return [*self._markers, *single, *shared, *tables, *lookups]
 
     def set_updating(self, updating: bool) -> tf.Operation:
         """Notes that an update begins or has ended. Used in a graph.
@@ -259,6 +265,12 @@ class RunState:
         for t, rows in zip(self.tables, by_row, strict=True):
             t.create(self.prefix, self.devices, rows)
             t.create_slots(self.prefix, optimizer_of(self.optimizer, t))
+        for lookup in self.lookups:
+            slots: list[float] = []
+            if lookup.table is not None:
+                rule = optimizer_of(self.optimizer, lookup.table).update_rule
+                slots = [rule.initial_value(name) for name in rule.slot_names]
+            lookup.create(self.prefix, self.devices, slots)
 
     def write_layout(self) -> None:
         """Tells the other workers by which axis each table is sharded."""
@@ -278,6 +290,9 @@ class RunState:
             for slots in t.slots:
                 for slot, name in zip(slots, rule.slot_names, strict=True):
                     slot.fill(rule.initial_value(name))
+        for lookup in self.lookups:
+            lookup.initialize()
+            lookup.push_initial_rows()
         for shared in self.shared_variables:
             shared.initialize()
         for counter in (self.step, self.snapshots):

@@ -179,6 +179,8 @@ class RemoteTable:
         by_row: Whether the table is sharded by row (or else by column).
         shards: The variables on the servers; empty before `create`.
         slots: The optimizer's slots of each shard.
+        was_trained: Whether the initializer gives the values of a model that was trained.
+        lookup: The `RemoteLookup` that gives the rows to ids; None: ids are rows.
     """
 
     def __init__(self, name: str, shape: Sequence[int], initializer: Any, dtype: Any) -> None:
@@ -190,6 +192,8 @@ class RemoteTable:
         self.by_row = True
         self.shards: list[RemoteVariable] = []
         self.slots: list[list[RemoteVariable]] = []
+        self.was_trained = False
+        self.lookup: Any = None
 
     def create(self, prefix: str, devices: Sequence[str], by_row: bool) -> None:
         """Creates the handles of the shards, which have no values yet.
@@ -232,12 +236,17 @@ class RemoteTable:
         """The values of the whole table that the initializer of the layer draws."""
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # Keras warns of an initializer that is called twice
-            return self.initializer(tuple(self.shape))
+            if self.was_trained:
+                return self.initializer(tuple(self.shape))
+            # Keras draws other numbers for bfloat16 than for float32.
+            return self.initializer(tuple(self.shape), dtype=self.dtype)
 
     def initialize(self) -> None:
         """Assigns the values that the layer's initializer draws."""
-        whole = self.initial_value()
-        self.assign(tf.cast(whole, self.dtype))
+        whole = tf.cast(self.initial_value(), self.dtype)
+        self.assign(whole)
+        if self.lookup is not None and not self.was_trained:
+            self.lookup.draw_initial_rows(whole)
 
     def assign(self, whole: Any) -> None:
         """Assigns the whole table."""
@@ -354,10 +363,10 @@ def pairs_of_tables(model: Any, other: Any) -> Iterator[tuple[Any, Any]]:
 
 def _copy_table(source: Any, target: Any, tables: Mapping[str, tf.Tensor]) -> None:
     if not isinstance(source, RemoteTable):
-        target.initializer = partial(_value_of, source)
+        target.initializer, target.was_trained = partial(_value_of, source), True
         return
     if isinstance(target, RemoteTable):
-        target.initializer = source.initializer
+        target.initializer, target.was_trained = source.initializer, source.was_trained
         return
     if source.shards:
         value = source.fetch()

@@ -23,6 +23,7 @@ from twml_ops import placement
 from twml_ops.checkpoint import CheckpointError
 from twml_ops.distribute.parameter_server import checkpoint, restore, transport
 from twml_ops.distribute.parameter_server.cluster import Cluster, ClusterError
+from twml_ops.distribute.parameter_server.dynamic_rows import check_options
 from twml_ops.distribute.parameter_server.failures import (
     DatasetFn,
     WorkerBatches,
@@ -84,9 +85,9 @@ class HybridTrainer:
     model runs on workers, each of which runs its own steps on TensorFlow's runtime. There is no
     coordinator.
 
-    The tables are the kernels of `SparseLinear` and `GroupedSparseLinear` layers. Create the
-    trainer before any tensor: it connects this process to the servers and waits until they are
-    reachable.
+    The tables are the kernels of `SparseLinear`, `GroupedSparseLinear`, `FieldEmbedding` and, with
+    one worker, `DynamicSparseLinear` layers. Create the trainer before any tensor: it connects this
+    process to the servers and waits until they are reachable.
 
     Args:
         model_builder: () -> an uncompiled Keras model. It is called in every worker and must build
@@ -518,11 +519,14 @@ class HybridTrainer:
             self.placement.batch_sizes.clear()
             model(x, training=False)  # creates all weights and shows the placement the batch
         self._axes.check_names([table.path for table in self.placement.tables])
+        if self.placement.lookups:
+            check_options(len(cluster.workers), self._pipeline, self._exchange_every)
         model.compile(loss=self._loss)
         share_dense = len(cluster.workers) > 1
         args = (self._prefix, cluster, self.placement.tables, model, self.optimizer, share_dense)
         before = 0 if self._saved_slots is None else self._saved_slots.step
-        self.state = self._call("creating the shared variables", RunState, *args, before)
+        after = (before, self.placement.lookups)
+        self.state = self._call("creating the shared variables", RunState, *args, *after)
         if not share_dense or self._exchange_every > 1:
             self.optimizer.build(model.trainable_variables)
         for each in component_optimizers(self.optimizer):

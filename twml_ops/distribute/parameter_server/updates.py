@@ -176,6 +176,8 @@ class Updates:
                 by_use = [([worker[i] for worker in workers], used[i].binary) for i in uses]
                 rate, step = self._rate_and_step(optimizer, table.shards[p].device)
                 update_shard(optimizer, table, p, by_use, rate, step)
+            if table.lookup is not None:
+                table.lookup.release()
 
     def update_local(self, gradients: list[Any]) -> None:
         """Updates the dense weights of this process, with the slots that this process has."""

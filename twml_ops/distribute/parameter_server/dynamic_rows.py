@@ -1,0 +1,272 @@
+"""The rows that a `DynamicLookup` gives to ids, with its state on one server.
+
+One server has the whole state of a lookup, so the rows of ids, evictions included, are the same for
+any number of servers. The layers of a model are divided over the servers: lookup i is on server
+i mod P. The rows of the table itself are divided over all servers, as the rows of any table. A step
+sends the ids to the server of the lookup (8 bytes each) and gets their rows (4 bytes each), which
+are the entries of the product. The numbers of the rows that got a new id go with these entries to
+all servers, which set the rows and the rows of the slots to their initial values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from twml_ops import ops
+from twml_ops.distribute.parameter_server.tables import RemoteTable, RemoteVariable
+from twml_ops.distribute.parameter_server.transport import Link
+from twml_ops.ops._library import library
+from twml_ops.ops._tape import tf_variable
+
+StateSpecs = Mapping[str, tuple[tuple[int, ...], str, int]]
+"""The shape, the type and the initial value of each variable of a lookup, by name."""
+_UPDATED_AT = "updated_at"
+
+
+def check_options(workers: int, pipeline: bool, exchange_every: int) -> None:
+    """Checks the options of a trainer whose model gives rows to ids.
+
+    Args:
+        workers: The number of workers.
+        pipeline: See `HybridTrainer`.
+        exchange_every: See `HybridTrainer`.
+
+    Raises:
+        ValueError: An option is not possible with such a model.
+    """
+    model = "a model with a DynamicSparseLinear or DynamicLookup layer, which gives rows to ids,"
+    if workers > 1:
+        raise ValueError(
+            f"{model} needs one worker, with any number of servers, got {workers} workers; use "
+            "hashed ids (models.HashedIds) with more"
+        )
+    if pipeline:
+        raise ValueError(
+            f"{model} needs pipeline=False, got True: a batch that is looked up ahead would take "
+            "rows that the current step still updates"
+        )
+    if exchange_every > 1:
+        raise ValueError(
+            f"{model} needs exchange_every=1, got {exchange_every}: rows that wait for an update "
+            "keep their ids"
+        )
+
+
+class RemoteLookup:
+    """The state of a `DynamicLookup`, on one server; the layer has it in place of variables.
+
+    Args:
+        number: The number of the lookup in its model.
+        specs: The state, in the order in which `ops.dynamic_lookup` takes it.
+        options: Of `ops.dynamic_lookup`.
+        look_up: (this lookup, ids, whether ids get rows) -> rows int64 [K], in the graph of a step.
+
+    Attributes:
+        capacity: The number of rows.
+        table: The table whose rows begin anew when they get a new id; None: there is none.
+        variables: The variables by name, the ones of `specs` first; none before `create`.
+    """
+
+    def __init__(
+        self,
+        number: int,
+        specs: StateSpecs,
+        options: Mapping[str, Any],
+        look_up: Callable[[RemoteLookup, tf.Tensor, Any], tf.Tensor],
+    ) -> None:
+        self.number = number
+        self.capacity = specs["keys"][0][0]
+        self.table: RemoteTable | None = None
+        self.variables: dict[str, RemoteVariable] = {}
+        self._specs = dict(specs)
+        self._options = dict(options)
+        self._look_up = look_up
+        self._values: list[Any] = []
+        self._initial_rows: Any = None
+        self._updated_at: Any = None
+        self._copies: list[RemoteVariable] = []  # of the initial rows, one on each server
+        self._initial_slots: list[float] = []
+
+    def rows(self, ids: tf.Tensor, training: Any) -> tf.Tensor:
+        """Returns the rows of ids, int64 [K].
+
+        Args:
+            ids: int64 [K].
+            training: Whether ids are counted and get rows.
+        """
+        return self._look_up(self, ids, training)
+
+    def attach(self, table: RemoteTable, initial_rows: Any, updated_at: Any) -> None:
+        """Says which table has the rows.
+
+        Args:
+            table: The table.
+            initial_rows: A weight [R, D] of the layer. Row r of the table begins with its row
+                r mod R.
+            updated_at: The weight of the layer that is the number of lookups before the last
+                update, int64.
+        """
+        table.lookup, self.table = self, table
+        self._initial_rows, self._updated_at = initial_rows, updated_at
+
+    def describe(self) -> dict[str, list[int]]:
+        """Returns the shape of each variable of the state, as JSON has it."""
+        return {name: list(shape) for name, (shape, _, _) in self._specs.items()}
+
+    def dtypes(self) -> dict[str, str]:
+        """Returns the type of each variable that checkpoints have."""
+        return {n: dtype for n, (_, dtype, _) in self._specs.items()} | {_UPDATED_AT: "int64"}
+
+    def header(self) -> Any:
+        """Returns the header of the state; see cc/core/dynamic_lookup.h."""
+        return self.variables["header"].fetch()
+
+    def create(self, prefix: str, devices: Sequence[str], slots: Sequence[float]) -> None:
+        """Creates the handles of the variables, after the shards of the table.
+
+        Args:
+            prefix: Prefix of the variables' names.
+            devices: The devices of the servers.
+            slots: The initial values of the slots of the table.
+        """
+        device = devices[self.number % len(devices)]
+        shapes = {name: shape for name, (shape, _, _) in self._specs.items()}
+        self.variables = {
+            name: RemoteVariable(
+                f"{prefix}/lookup/{self.number}/{name}", shapes.get(name, ()), dtype, device
+            )
+            for name, dtype in self.dtypes().items()
+        }
+        self._initial_slots = list(slots)
+        if self.table is not None:
+            name = f"{prefix}/lookup/{self.number}/initial_rows"
+            rows, dtype = self._initial_rows.shape[0], self.table.dtype
+            self._copies = [
+                RemoteVariable(name, [rows, shard.shape[1]], dtype, shard.device)
+                for shard in self.table.shards
+            ]
+
+    def all_variables(self) -> list[RemoteVariable]:
+        """Returns all variables on servers."""
+        return [*self.variables.values(), *self._copies]
+
+    def initialize(self) -> None:
+        """Assigns the values of `load`, or the ones of a lookup that has seen no id."""
+        for i, (name, (_, _, value)) in enumerate(self._specs.items()):
+            if self._values:
+                self.variables[name].assign(self._values[i])
+            else:
+                self.variables[name].fill(value)
+        before = self._updated_at
+        if before is None:
+            self.variables[_UPDATED_AT].fill(0)
+        else:
+            self.variables[_UPDATED_AT].assign(tf_variable(before).read_value())
+
+    def draw_initial_rows(self, whole: tf.Tensor) -> None:
+        """Takes the first rows of the values that were drawn for the table as the initial ones."""
+        rows = self._initial_rows.shape[0]
+        tf_variable(self._initial_rows).assign(whole[:rows])
+
+    def push_initial_rows(self) -> None:
+        """Copies the initial rows of this process to all servers."""
+        if self.table is None:
+            return
+        value, count = tf_variable(self._initial_rows).read_value(), len(self._copies)
+        for p, copy in enumerate(self._copies):
+            copy.assign(value if self.table.by_row else tf.split(value, count, axis=1)[p])
+
+    def values(self) -> list[Any]:
+        """Returns the values of the state, as arrays; none if they are the initial ones."""
+        if not self.variables:
+            return self._values
+        return [self.variables[name].fetch().numpy() for name in self._specs]
+
+    def pull_updated_at(self) -> None:
+        """Copies the number of lookups before the last update to the weight of the layer."""
+        if self.variables and self._updated_at is not None:
+            tf_variable(self._updated_at).assign(self.variables[_UPDATED_AT].fetch())
+
+    def load(self, values: Sequence[Any]) -> None:
+        """Sets the values of the state, before `initialize`.
+
+        Args:
+            values: What `values` has returned.
+
+        Raises:
+            ValueError: A value has another shape. Nothing is changed.
+        """
+        want = [shape for shape, _, _ in self._specs.values()]
+        got = [tuple(np.shape(v)) for v in values]
+        if values and got != want:
+            raise ValueError(f"the state of a lookup must have the shapes {want}, got {got}")
+        self._values = list(values)
+
+    def load_saved(self, values: Mapping[str, Any]) -> None:
+        """Sets the values of all variables of a checkpoint; see `dtypes` and `load`."""
+        self.load([values[name] for name in self._specs])
+        if self._updated_at is not None:
+            tf_variable(self._updated_at).assign(values[_UPDATED_AT])
+
+    def find(self, ids: tf.Tensor, training: Any, link: Link) -> tuple[tf.Tensor, tf.Tensor | None]:
+        """Looks up ids on the server.
+
+        Args:
+            ids: int64 [K], on the worker.
+            training: Whether ids are counted and get rows.
+            link: The way to the server of the lookup.
+
+        Returns:
+            The rows int64 [K], and the rows that got a new id, int64 [E], on the worker; None
+            without training.
+        """
+        header, updated_at = self.variables["header"], self.variables[_UPDATED_AT]
+        options = dict(self._options)
+        (sent,) = link.to_server([ids])
+        with tf.device(link.server):
+            pinned = tf.constant(options.pop("pinned"), tf.int64)
+            if training is not False and self.table is not None:
+                since = header.value()[0] + tf.constant(1, tf.int64) - updated_at.value()
+                pinned = tf.maximum(since, pinned)
+            state = [self.variables[name] for name in self._specs]
+            rows, reset = ops.dynamic_lookup(sent, state, training, pinned=pinned, **options)
+            found = [tf.cast(rows, tf.int32), *([] if training is False else [reset])]
+        rows, *new = link.to_worker(found)
+        return tf.reshape(tf.cast(rows, tf.int64), tf.shape(ids)), new[0] if new else None
+
+    def begin_rows(self, p: int, rows: tf.Tensor) -> None:
+        """Sets rows of the table and of its slots to their initial values, on server `p`.
+
+        Args:
+            p: The number of the server.
+            rows: int64 [E], numbers of rows of the whole table, on the server.
+        """
+        table = self.table
+        assert table is not None
+        shard, count = table.shards[p], len(table.shards)
+        with tf.device(shard.device):
+            if table.by_row and count > 1:
+                rows = tf.boolean_mask(rows, tf.equal(rows % count, p))
+            of_shard = rows // count if table.by_row else rows
+            copy = self._copies[p]
+            initial = tf.gather(copy.value(), rows % tf.constant(copy.shape[0], tf.int64))
+            _scatter(shard, of_shard, initial)
+            for slot, value in zip(table.slots[p], self._initial_slots, strict=True):
+                shape = tf.concat([tf.shape(of_shard), slot.shape[1:].as_list()], axis=0)
+                _scatter(slot, of_shard, tf.fill(shape, tf.cast(value, slot.dtype)))
+            library.twml_mark_changed_rows(shard.handle, of_shard, all=False)
+
+    def release(self) -> None:
+        """Lets rows that were looked up so far get new ids, since the table has been updated."""
+        updated_at = self.variables[_UPDATED_AT]
+        with tf.device(updated_at.device):
+            now = self.variables["header"].value()[0]
+            tf.raw_ops.AssignVariableOp(resource=updated_at.handle, value=now)
+
+
+def _scatter(variable: RemoteVariable, rows: tf.Tensor, values: tf.Tensor) -> None:
+    tf.raw_ops.ResourceScatterUpdate(resource=variable.handle, indices=rows, updates=values)
