@@ -131,6 +131,9 @@ def keyed_batches(
 ) -> Callable[[tf.data.Dataset], tf.data.Dataset] | None:
     """A function that replaces the row keys of a dataset in the layout "row_keys" by tensors.
 
+    A call has a cost that does not depend on the number of its keys: `in_batches` divides larger
+    batches after it.
+
     Args:
         elements: what `Front.of` has returned.
 
@@ -151,7 +154,24 @@ def keyed_batches(
         rows = ops.find_keys(known, features[ROW_KEYS])
         return tuple(tf.gather(values, rows) for values in tensors), *rest
 
-    return lambda dataset: dataset.map(look_up).prefetch(tf.data.AUTOTUNE)
+    return lambda dataset: dataset.map(look_up)
+
+
+def in_batches(dataset: tf.data.Dataset, batch_size: int, count: int | None) -> tf.data.Dataset:
+    """Divides batches into smaller ones, which are made ahead.
+
+    Args:
+        dataset: batches of a multiple of `batch_size` examples, of which the last may be shorter.
+        batch_size: number of examples of a batch of the result.
+        count: number of these batches; None: it is not known.
+
+    Returns:
+        The dataset.
+    """
+    dataset = dataset.rebatch(batch_size)
+    if count is not None:
+        dataset = dataset.apply(tf.data.experimental.assert_cardinality(count))
+    return dataset.prefetch(tf.data.AUTOTUNE)
 
 
 def batches_of(elements: list[Any]) -> tf.data.Dataset:
