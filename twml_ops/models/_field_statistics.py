@@ -76,6 +76,14 @@ class StatisticsColumns:
         ]
         return np.concatenate(parts, axis=1).astype(np.float32)
 
+    def state(self) -> list[Array]:
+        """Arrays that determine, with its arguments, what `without` returns."""
+        configs = [[layer.get_config() for layer in pair] for pair in self._layers]
+        found = [np.frombuffer(repr(configs).encode(), np.uint8)]
+        for layer, _ in self._layers:
+            found += [variable.numpy() for variable in layer.state_variables]
+        return found
+
 
 class FieldStatistics:
     """Counts the categories of a data set batch by batch, and makes layers of the counts.
