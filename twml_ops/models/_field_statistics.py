@@ -134,6 +134,19 @@ class FieldStatistics:
         if self._sample is not None:
             self._sample.update(features, labels, weights)
 
+    @property
+    def counts(self) -> list[CategoryCounts]:
+        """The counts so far, one for each label."""
+        return self._counts
+
+    def use(self, counts: list[CategoryCounts]) -> None:
+        """Uses the counts of another object with the same options, instead of `update`."""
+        self._counts = counts
+
+    def determining(self) -> Any:
+        """What determines the counts of data; None if a sample of the data is kept as well."""
+        return None if self._sample is not None else self._crosses
+
     def layers(self, dataset: tf.data.Dataset) -> StatisticsLayers:
         """The layers.
 
