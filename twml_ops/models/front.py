@@ -66,15 +66,14 @@ class Front(NamedTuple):
         wanted = [t for t, out in zip(self.tensors, left_out, strict=True) if not out]
         front = tf.keras.Model(self.whole.input, wanted)
         names = list(self.whole.input)
-        batches = source.dataset(batch_size, layout=layout_of(self.whole))
-        spec = batches.element_spec[0]
         # Traced once: the last batch has another length.
-        call = tf.function(
-            lambda x: tf.nest.flatten(front(x, training=training)), autograph=False
-        ).get_concrete_function({name: spec[name] for name in names})
+        call = tf.function(lambda x: tf.nest.flatten(front(x, training=training)), autograph=False)
+        traced = None
         found = []
-        for features, *rest in batches:
-            known = iter(call({name: features[name] for name in names}))
+        for features, *rest in source.batches(batch_size, layout=layout_of(self.whole)):
+            given = {name: features[name] for name in names}
+            traced = traced or call.get_concrete_function(_of_any_length(given))
+            known = iter(traced(given))
             zeros = tf.zeros_like(features[ROW_KEYS], tf.float32)[:, tf.newaxis]
             values = [
                 tf.repeat(zeros, int(t.shape[1]), axis=1) if out else next(known)
@@ -84,6 +83,11 @@ class Front(NamedTuple):
                 return None
             found.append(((features[ROW_KEYS], values), *rest))
         return found or None
+
+
+def _of_any_length(batch: dict[str, Any]) -> dict[str, Any]:
+    """The types of tensors whose first dimension is the number of examples of a batch."""
+    return {name: tf.TensorSpec([None, *t.shape[1:]], t.dtype) for name, t in batch.items()}
 
 
 def divided(model: tf.keras.Model) -> Front | None:
