@@ -104,6 +104,16 @@ def test_an_unknown_number_of_examples_is_an_unknown_cardinality():
     assert order_of(dataset) == [[0, 1], [2, 3], [4]]
 
 
+def test_batches_without_a_pipeline_are_the_elements_of_a_dataset():
+    piped, eager = read([5, 0, 6], 4), batches.eager(blocks_of([5, 0, 6]), Ragged(GROUPS), 4)
+    for expected, found in zip(piped, eager, strict=True):
+        tf.nest.assert_same_structure(expected, found, expand_composites=True)
+        flat = (tf.nest.flatten(element, expand_composites=True) for element in (expected, found))
+        for a, b in zip(*flat, strict=True):
+            assert a.dtype == b.dtype
+            np.testing.assert_array_equal(a, b)
+
+
 @pytest.mark.parametrize("layout", ["ragged", "fields"])
 def test_tensorflow_never_gets_the_memory_of_a_block(layout):
     """TensorFlow 2.15 writes into the row splits that a generator has yielded."""

@@ -193,6 +193,27 @@ def test_equal_examples_and_options_have_the_remembered_trees_and_others_do_not(
     assert layer.held_out_gain == fresh.held_out_gain
 
 
+def test_remembered_trees_of_the_same_origin_need_no_columns():
+    x, present, keys, labels = data()
+    calls = []
+
+    def nodes(factor):
+        def columns(inputs, fold):
+            calls.append(fold)
+            return [inputs[0] * factor, inputs[1]]
+
+        layer = make(seed=6)
+        layer.adapt(batches(x, present, keys, labels), columns=columns, state=[factor])
+        return [variable.numpy() for variable in layer.state_variables], len(calls)
+
+    first, called = nodes(np.float32(1))
+    again, called_again = nodes(np.float32(1))
+    other, called_at_last = nodes(np.float32(-2))
+    assert 0 < called == called_again < called_at_last
+    assert all(np.array_equal(a, b) for a, b in zip(first, again, strict=True))
+    assert not np.array_equal(first[1], other[1])
+
+
 def test_of_many_examples_the_trees_are_made_of_a_sample_by_the_row_keys():
     x, present, keys, labels = data()
     kept = np.sort(np.argsort(core.hash_ids(keys, 62, 2), kind="stable")[:600])

@@ -9,7 +9,10 @@ import tensorflow as tf
 from tests.pairwise import ONE_TF, SLOW
 from twml_ops import export, models
 from twml_ops.data import Schema
-from twml_ops.layers import Cross
+from twml_ops.layers import CategoryRows, Cross, FieldLogarithms, FieldQuantiles
+from twml_ops.models import _adapt_fields
+from twml_ops.models._adapt_fields import FieldState, adapt_fields
+from twml_ops.models._field_statistics import FieldStatistics
 from twml_ops.optimizers import Adagrad
 
 SMALL = {
@@ -323,3 +326,45 @@ def test_products_of_a_single_field_are_refused(name):
 def test_a_schema_without_features_is_refused(name):
     with pytest.raises(ValueError, match="at least one feature"):
         build(name, Schema((), (), 0, "x"), data_of(SCHEMAS["numbers"]))
+
+
+@ONE_TF
+@pytest.mark.parametrize("change", ["nothing", "label", "category", "crosses"])
+def test_layers_are_adapted_alike_whether_their_data_were_seen_before_or_not(change):
+    schema = Schema(("a",), ("c", "d"), 0, "x")
+    rng = np.random.default_rng(0)
+    ids, labels = rng.integers(0, 9, (60, 2)) * 10**15, (rng.random((60, 1)) < 0.3) * 1.0
+
+    def adapted(ids, labels, crosses, min_count):
+        features = {
+            "categorical": ids,
+            "continuous": (ids[:, :1] / 10**15).astype(np.float32),
+            "continuous_present": np.ones((60, 1), bool),
+            "row_keys": np.arange(60),
+        }
+        state = FieldState(
+            FieldQuantiles(1, 4),
+            FieldLogarithms(1),
+            CategoryRows(2, min_count),
+            FieldStatistics(schema, crosses),
+        )
+        batches = tf.data.Dataset.from_tensor_slices((features, labels)).batch(25)
+        found = adapt_fields(schema, batches, state)
+        layers = [state.quantiles, state.logarithms, *state.statistics.layers(batches).means]
+        variables = [v for layer in layers for v in layer.weights] + [
+            v for layer in (state.categories, layers[-1]) for v in layer.state_variables
+        ]
+        return found, [np.asarray(tf.convert_to_tensor(v)) for v in variables]
+
+    adapted(ids, labels, ["c*d"], 1)
+    if change == "label":
+        labels = 1 - labels
+    if change == "category":
+        ids = ids + 1
+    crosses = [] if change == "crosses" else ["c*d"]
+    found, arrays = adapted(ids, labels, crosses, 3)
+    _adapt_fields._recent.clear()
+    expected, others = adapted(ids, labels, crosses, 3)
+    assert found == expected
+    for a, b in zip(arrays, others, strict=True):
+        np.testing.assert_array_equal(a, b)

@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from tests.trained_runs import write_criteo
 from twml_ops import models
-from twml_ops.data import open_source
+from twml_ops.data import InputPosition, open_source
 from twml_ops.models import front as front_module
 from twml_ops.training.config import RunConfig
 from twml_ops.training.reporter import SILENT
@@ -59,6 +59,26 @@ def test_row_keys_are_replaced_in_any_order(source, model):
         np.testing.assert_array_equal(y, labels)
         expected = model({name: features[name] for name in model.input}, training=True)
         np.testing.assert_allclose(front.rest(tensors, training=True), expected, rtol=1e-5)
+
+
+def test_batches_do_not_depend_on_how_many_are_looked_up_at_once(source, model):
+    look_up = front_module.keyed_batches(models.divided(model).of(source, True, 400))
+    position = InputPosition(3, 1, 64)  # in the second epoch, after a batch
+
+    def batches(at_once, **at):
+        at = {"shuffle": True, "seed": 3, "layout": "row_keys", **at}
+        return look_up(source.dataset(at_once * 64, **at))
+
+    for at in ({}, {"position": position}):
+        count = None if at else 7
+        cut = models.in_batches(batches(4, **at), 64, count)
+        assert count is None or len(cut) == count
+        for _ in range(2):  # the next iteration is the next epoch
+            single, divided = list(batches(1, **at)), list(cut)
+            assert len(single) == len(divided)
+            for mine, theirs in zip(tf.nest.flatten(single), tf.nest.flatten(divided), strict=True):
+                np.testing.assert_array_equal(mine, theirs)
+            at = {"position": InputPosition(3, 2 if at else 1)}
 
 
 @pytest.mark.one_tf

@@ -108,7 +108,7 @@ def test_an_ensemble_has_the_columns_of_the_model_for_the_rows_of_its_fold(monke
     features, dataset = examples(sparse=True)
     known, adapt = {}, BoostedTrees.adapt
 
-    def recorded(trees, data, columns):
+    def recorded(trees, data, columns, state):
         def record(inputs, fold):
             x, present = columns(inputs, fold)
             x[:, :2][~present] = np.nan

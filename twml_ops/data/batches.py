@@ -7,7 +7,7 @@ is cheaper than cutting larger pieces in TensorFlow, since a batch stays in the 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from twml_ops import _tensorflow_import
@@ -60,3 +60,20 @@ def dataset(
         result = result.apply(tf.data.experimental.assert_cardinality(count))
     finish = tf.autograph.experimental.do_not_convert(layout.finish)  # it is plain Python
     return result.map(finish).prefetch(tf.data.AUTOTUNE)
+
+
+def eager(blocks: Iterable[Block], layout: Layout, batch_size: int) -> Iterator[Any]:
+    """The elements of `dataset` in one pass, made without a pipeline.
+
+    Args:
+        blocks: the examples.
+        layout: the form of the features.
+        batch_size: examples in a batch.
+    """
+    import tensorflow as tf
+
+    for batch in regroup(iter(blocks), batch_size):
+        with tf.device("CPU:0"):
+            element = tf.nest.map_structure(tf.convert_to_tensor, layout.arrays(batch))
+            element = layout.finish(*element)
+        yield element

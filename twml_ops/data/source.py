@@ -7,7 +7,7 @@ import dataclasses
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from twml_ops.data import batches, order
 from twml_ops.data.block import Block
@@ -347,6 +347,26 @@ class Source(ABC):
             num_examples=None if begin.examples else self._num_examples,
             repeat=repeat,
         )
+
+    def batches(self, batch_size: int, *, layout: LayoutName = "ragged") -> Iterator[Any]:
+        """Reads the elements of `dataset(batch_size, layout=layout)` in one pass.
+
+        The functions of a dataset are traced again for each dataset. For a pass that needs no
+        pipeline, such as one over examples in memory, this costs more than the reading.
+
+        Args:
+            batch_size: examples in a batch; the last batch may hold fewer.
+            layout: the form of the features, as of `dataset`.
+
+        Yields:
+            The batches, as eager tensors of the CPU.
+
+        Raises:
+            FileNotFoundError: a file does not exist.
+            DataError: the data cannot be read.
+        """
+        form = named_layout(self.schema, layout)
+        yield from batches.eager(self._recorded(self.blocks()), form, batch_size)
 
     def watch(self, watcher: Callable[[Block], object]) -> None:
         """Has a function look at the examples that datasets of this source read from now on.

@@ -80,6 +80,7 @@ def train_folds(
     folds: Array,
     num_ensembles: int,
     options: TreeOptions,
+    origin: Sequence[Array] | None = None,
 ) -> tuple[dict[str, Array], float]:
     """Trains an ensemble of trees for each of the first folds, on the examples of the others.
 
@@ -95,6 +96,8 @@ def train_folds(
         folds: int [N], the fold of each example.
         num_ensembles: number of ensembles, K: of the folds in [0, K).
         options: the options of the training.
+        origin: arrays that determine, for all rows, what `columns` returns, so that ensembles that
+            are remembered need no columns; None: the columns themselves are compared.
 
     Returns:
         The nodes of all trees and the root of each tree, see `Nodes.arrays`; and the share of the
@@ -109,7 +112,15 @@ def train_folds(
         own = folds == fold
         rows = np.flatnonzero(own)
         parts = [np.flatnonzero(~own), rows[:: -(-len(rows) // _MAX_HELD_OUT) or 1]]
-        train, held_out = ((columns(i, fold), labels[i], weights[i]) for i in parts)
+
+        def examples() -> tuple[Sequence[Array], Sequence[Array]]:
+            train, held_out = ((columns(i, fold), labels[i], weights[i]) for i in parts)
+            return train, held_out
+
+        if origin is not None:
+            given = [*origin, labels, weights, folds]
+            return _recent.get(given, (options, fold), lambda: _train_fold(*examples(), options))
+        train, held_out = examples()
         return _recent.get(
             [*train, *held_out], options, lambda: _train_fold(train, held_out, options)
         )

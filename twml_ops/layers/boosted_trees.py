@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -157,6 +157,7 @@ class BoostedTrees(ResizableState, tf.keras.layers.Layer):
         data: Any,
         max_examples: int = 1 << 20,
         columns: Callable[[list[np.ndarray], int], Any] | None = None,
+        state: Sequence[np.ndarray] | None = None,
     ) -> None:
         """Trains the trees. They replace the trees of an earlier call.
 
@@ -180,6 +181,10 @@ class BoostedTrees(ResizableState, tf.keras.layers.Layer):
                             tuple(inputs), training=True, without=fold
                         ),
                     )
+            state: with `columns`, arrays that determine together with `inputs` what it returns,
+                such as the variables of these statistics. The last few ensembles are remembered,
+                and with these arrays they are found without a call of `columns`. None: what
+                `columns` returns is compared.
 
         Raises:
             ImportError: LightGBM is not installed.
@@ -223,7 +228,10 @@ class BoostedTrees(ResizableState, tf.keras.layers.Layer):
             self.learning_rate,
             self.seed,
         )
-        arrays, self.held_out_gain = train_folds(known, y, w, folds, self.num_ensembles, options)
+        origin = None if state is None else [*parts, keys, *state]
+        arrays, self.held_out_gain = train_folds(
+            known, y, w, folds, self.num_ensembles, options, origin
+        )
         for name, variable in zip(self.state_names, self.state_variables, strict=True):
             variable.assign(arrays[name])
 

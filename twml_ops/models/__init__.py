@@ -36,7 +36,7 @@ from twml_ops.models.deepfm import deepfm
 from twml_ops.models.dlrm import dlrm
 from twml_ops.models.ensemble import ensemble, ensemble_members
 from twml_ops.models.fm import fm
-from twml_ops.models.front import Front, batches_of, divided, keyed_batches
+from twml_ops.models.front import Front, batches_of, divided, in_batches, keyed_batches
 from twml_ops.models.hashed_ids import HashedIds
 from twml_ops.models.logistic import logistic
 from twml_ops.models.mean_logit import MeanLogit, SigmoidOfMeanLogit
@@ -89,6 +89,7 @@ __all__ = [
     "ensemble_members",
     "fm",
     "get",
+    "in_batches",
     "keyed_batches",
     "layout_of",
     "logistic",

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import itertools
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -10,7 +11,8 @@ import tensorflow as tf
 
 from twml_ops.data import Schema
 from twml_ops.data.layouts import bag_name
-from twml_ops.layers import CategoryRows, FieldLogarithms, FieldQuantiles
+from twml_ops.layers import CategoryCounts, CategoryRows, FieldLogarithms, FieldQuantiles
+from twml_ops.layers._recent_results import RecentResults
 from twml_ops.models._field_statistics import FieldStatistics
 from twml_ops.models._labels import columns_of, smoothed_logits
 
@@ -31,10 +33,39 @@ class FieldState(NamedTuple):
     statistics: FieldStatistics | None
 
 
+class _Found(NamedTuple):
+    """What a pass over the data finds.
+
+    Attributes:
+        sketch: of the continuous fields; None without quantiles.
+        moments: of the continuous fields; None without logarithms.
+        ids: how often each id occurs; None without categories.
+        counts: of the statistics, one for each label.
+        positives: sum of each label.
+        total: sum of the weights.
+        examples: their number.
+    """
+
+    sketch: Any
+    moments: Any
+    ids: Any
+    counts: list[CategoryCounts]
+    positives: list[float]
+    total: float
+    examples: int
+
+
+_MOST_BYTES = 1 << 26  # of data whose pass is remembered
+_recent: RecentResults[_Found] = RecentResults(1)
+
+
 def adapt_fields(
     schema: Schema, dataset: tf.data.Dataset, state: FieldState
 ) -> tuple[list[float], int]:
     """Reads a data set once, adapts layers to it, and counts for the statistics.
+
+    The last pass over small data is remembered, because the second model of a run is adapted to the
+    same data as the first one.
 
     Args:
         schema: the features and labels.
@@ -48,6 +79,41 @@ def adapt_fields(
     Raises:
         ValueError: there are statistics, but the features have no `row_keys`.
     """
+    batches, first, size = iter(dataset), [], 0
+    for batch in batches:
+        first.append(batch)
+        size += sum(t.dtype.size * int(tf.size(t)) for t in tf.nest.flatten(batch, True))
+        if size > _MOST_BYTES:
+            break
+    asked = _determining(schema, state)
+    if size > _MOST_BYTES or asked is None:
+        found = _pass(schema, itertools.chain(first, batches), state)
+    else:
+        arrays = [t.numpy() for batch in first for t in tf.nest.flatten(batch, True)]
+        found = _recent.get(arrays, asked, lambda: _pass(schema, first, state))
+    if state.statistics is not None:
+        state.statistics.use(found.counts)
+    if state.quantiles is not None and found.sketch is not None:
+        state.quantiles.adapt_from_sketch(found.sketch)
+    if state.logarithms is not None and found.moments is not None:
+        state.logarithms.adapt_from_moments(found.moments)
+    if state.categories is not None and found.ids is not None:
+        state.categories.adapt_from_counts(found.ids)
+    return smoothed_logits(found.positives, found.total), found.examples
+
+
+def _determining(schema: Schema, state: FieldState) -> Any:
+    """What determines, with the data, what a pass finds; None if that must not be remembered."""
+    statistics = state.statistics and state.statistics.determining()
+    if state.statistics is not None and statistics is None:
+        return None
+    bins = state.quantiles and state.quantiles.num_bins
+    others = state.logarithms is None, state.categories is None
+    return schema.labels, schema.fields, schema.bags, bins, others, statistics
+
+
+def _pass(schema: Schema, dataset: Iterable[Any], state: FieldState) -> _Found:
+    """Reads the data once."""
     sketch = state.quantiles and state.quantiles.new_sketch()
     moments = state.logarithms and state.logarithms.new_moments()
     ids_seen = state.categories and state.categories.new_counts()
@@ -68,13 +134,8 @@ def adapt_fields(
         positives += w @ y
         total += float(w.sum())
         examples += len(w)
-    if state.quantiles is not None and sketch is not None:
-        state.quantiles.adapt_from_sketch(sketch)
-    if state.logarithms is not None and moments is not None:
-        state.logarithms.adapt_from_moments(moments)
-    if state.categories is not None and ids_seen is not None:
-        state.categories.adapt_from_counts(ids_seen)
-    return smoothed_logits(positives.tolist(), total), examples
+    counts = [] if state.statistics is None else state.statistics.counts
+    return _Found(sketch, moments, ids_seen, counts, positives.tolist(), total, examples)
 
 
 def ids_by_field(schema: Schema, features: Mapping[str, Any]) -> Iterator[Any]:

@@ -76,6 +76,14 @@ class StatisticsColumns:
         ]
         return np.concatenate(parts, axis=1).astype(np.float32)
 
+    def state(self) -> list[Array]:
+        """Arrays that determine, with its arguments, what `without` returns."""
+        configs = [[layer.get_config() for layer in pair] for pair in self._layers]
+        found = [np.frombuffer(repr(configs).encode(), np.uint8)]
+        for layer, _ in self._layers:
+            found += [variable.numpy() for variable in layer.state_variables]
+        return found
+
 
 class FieldStatistics:
     """Counts the categories of a data set batch by batch, and makes layers of the counts.
@@ -125,6 +133,19 @@ class FieldStatistics:
         self._count(ids, keys, labels, weights)
         if self._sample is not None:
             self._sample.update(features, labels, weights)
+
+    @property
+    def counts(self) -> list[CategoryCounts]:
+        """The counts so far, one for each label."""
+        return self._counts
+
+    def use(self, counts: list[CategoryCounts]) -> None:
+        """Uses the counts of another object with the same options, instead of `update`."""
+        self._counts = counts
+
+    def determining(self) -> Any:
+        """What determines the counts of data; None if a sample of the data is kept as well."""
+        return None if self._sample is not None else self._crosses
 
     def layers(self, dataset: tf.data.Dataset) -> StatisticsLayers:
         """The layers.

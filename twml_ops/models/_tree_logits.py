@@ -42,6 +42,10 @@ class TreeStatistics(NamedTuple):
         x = [others[:, : self.first], found, others[:, self.first :]]
         return [np.concatenate(x, axis=1), *present]
 
+    def state(self) -> list[Array]:
+        """Arrays that determine, with its inputs, what `known` returns."""
+        return [np.array([self.first]), *self.columns.state()]
+
 
 def wanted(trees: bool | None, dataset: tf.data.Dataset) -> bool:
     """Whether a model has trees: as asked, or, if not asked, if they can be trained."""
@@ -116,6 +120,7 @@ def tree_logits(
                     extract, len(others), dataset, label if len(labels) > 1 else None, statistics
                 ),
                 columns=statistics and statistics.known,
+                state=statistics and statistics.state(),
             )
         if trees.held_out_gain < _MIN_GAIN:
             return []

@@ -66,15 +66,14 @@ class Front(NamedTuple):
         wanted = [t for t, out in zip(self.tensors, left_out, strict=True) if not out]
         front = tf.keras.Model(self.whole.input, wanted)
         names = list(self.whole.input)
-        batches = source.dataset(batch_size, layout=layout_of(self.whole))
-        spec = batches.element_spec[0]
         # Traced once: the last batch has another length.
-        call = tf.function(
-            lambda x: tf.nest.flatten(front(x, training=training)), autograph=False
-        ).get_concrete_function({name: spec[name] for name in names})
+        call = tf.function(lambda x: tf.nest.flatten(front(x, training=training)), autograph=False)
+        traced = None
         found = []
-        for features, *rest in batches:
-            known = iter(call({name: features[name] for name in names}))
+        for features, *rest in source.batches(batch_size, layout=layout_of(self.whole)):
+            given = {name: features[name] for name in names}
+            traced = traced or call.get_concrete_function(_of_any_length(given))
+            known = iter(traced(given))
             zeros = tf.zeros_like(features[ROW_KEYS], tf.float32)[:, tf.newaxis]
             values = [
                 tf.repeat(zeros, int(t.shape[1]), axis=1) if out else next(known)
@@ -84,6 +83,11 @@ class Front(NamedTuple):
                 return None
             found.append(((features[ROW_KEYS], values), *rest))
         return found or None
+
+
+def _of_any_length(batch: dict[str, Any]) -> dict[str, Any]:
+    """The types of tensors whose first dimension is the number of examples of a batch."""
+    return {name: tf.TensorSpec([None, *t.shape[1:]], t.dtype) for name, t in batch.items()}
 
 
 def divided(model: tf.keras.Model) -> Front | None:
@@ -131,6 +135,9 @@ def keyed_batches(
 ) -> Callable[[tf.data.Dataset], tf.data.Dataset] | None:
     """A function that replaces the row keys of a dataset in the layout "row_keys" by tensors.
 
+    A call has a cost that does not depend on the number of its keys: `in_batches` divides larger
+    batches after it.
+
     Args:
         elements: what `Front.of` has returned.
 
@@ -151,7 +158,24 @@ def keyed_batches(
         rows = ops.find_keys(known, features[ROW_KEYS])
         return tuple(tf.gather(values, rows) for values in tensors), *rest
 
-    return lambda dataset: dataset.map(look_up).prefetch(tf.data.AUTOTUNE)
+    return lambda dataset: dataset.map(look_up)
+
+
+def in_batches(dataset: tf.data.Dataset, batch_size: int, count: int | None) -> tf.data.Dataset:
+    """Divides batches into smaller ones, which are made ahead.
+
+    Args:
+        dataset: batches of a multiple of `batch_size` examples, of which the last may be shorter.
+        batch_size: number of examples of a batch of the result.
+        count: number of these batches; None: it is not known.
+
+    Returns:
+        The dataset.
+    """
+    dataset = dataset.rebatch(batch_size)
+    if count is not None:
+        dataset = dataset.apply(tf.data.experimental.assert_cardinality(count))
+    return dataset.prefetch(tf.data.AUTOTUNE)
 
 
 def batches_of(elements: list[Any]) -> tf.data.Dataset:

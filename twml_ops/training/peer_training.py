@@ -59,6 +59,8 @@ class PeerTraining(LocalRunner):
         history: the record of the training of this rank.
     """
 
+    _looks_up_many = False  # ranks take single batches in turn
+
     def __init__(
         self, stages: Any, number: int, stage: Stage, model: ChiefBuiltModel, train: Source
     ) -> None:

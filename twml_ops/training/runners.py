@@ -147,6 +147,8 @@ class LocalRunner:
         member: number of the member of an ensemble, from 0.
     """
 
+    _looks_up_many = True  # computed rows of several batches in one call
+
     def __init__(
         self,
         config: RunConfig,
@@ -264,8 +266,10 @@ class LocalRunner:
                 validation_data = weighted(validation_data, config.positive_weight)
 
         def batches(**at: Any) -> tf.data.Dataset:
-            dataset = self._batches(train, "row_keys" if computed else layout, **at)
-            dataset = computed.train(dataset) if computed else dataset
+            if computed:
+                dataset = self._computed_batches(train, computed, **at)
+            else:
+                dataset = self._batches(train, layout, **at)
             dataset = weighted(joined(dataset, labels), config.positive_weight)
             return read_ahead(dataset, model)
 
@@ -320,12 +324,31 @@ class LocalRunner:
         """The number of examples of an epoch."""
         return train.num_examples()
 
+    def _computed_batches(
+        self, train: Source, computed: Computed, position: InputPosition, repeat: bool = False
+    ) -> tf.data.Dataset:
+        """The batches from a position on, with what was computed; many are looked up at once."""
+        size = self._config.fixed_batch_size
+        many = self._looks_up_many and not repeat  # a repeated epoch ends in a short batch
+        at_once = max(1, LARGE_BATCH_SIZE // size) if many else 1
+        keys = self._batches(train, "row_keys", position, repeat=repeat, batch_size=at_once * size)
+        if at_once == 1:
+            return computed.train(keys).prefetch(tf.data.AUTOTUNE)
+        count = None if position.examples else -(-train.num_examples() // size)
+        return models.in_batches(computed.train(keys), size, count)
+
     def _batches(
-        self, train: Source, layout: Any, position: InputPosition, **options: Any
+        self,
+        train: Source,
+        layout: Any,
+        position: InputPosition,
+        *,
+        batch_size: int | None = None,
+        **options: Any,
     ) -> tf.data.Dataset:
         """The batches of the training data from a position on."""
         return train.dataset(
-            self._config.fixed_batch_size,
+            batch_size or self._config.fixed_batch_size,
             shuffle=True,
             seed=self._config.seed,
             layout=layout,
