@@ -9,13 +9,14 @@ from __future__ import annotations
 import dataclasses
 import statistics
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from benchmarks import machine, tables
 from benchmarks.quality.page import Runs, difference_text
 from twml_ops import models
+from twml_ops.analysis import scoring
 from twml_ops.distribute import Cluster, HybridTrainer
 from twml_ops.models import sparse_mlp
 from twml_ops.training.config import RunConfig
@@ -34,9 +35,17 @@ def main(
 ) -> None:
     """Prints the table."""
     about = machine.describe(machine.command_line("benchmarks.exchange_losses"))
-    found = {k: {str(seed): {METRIC: loss(k, seed)} for seed in range(seeds)} for k in every}
+    found = {
+        k: {
+            str(seed): {
+                METRIC: loss("flights", seed, exchange_every=k, steps_per_execution=TOGETHER)
+            }
+            for seed in range(seeds)
+        }
+        for k in every
+    }
     rows = [
-        [str(k), _mean(runs), difference_text(runs, found[every[0]], METRIC)]
+        [str(k), mean(runs), difference_text(runs, found[every[0]], METRIC)]
         for k, runs in found.items()
     ]
     header = ["k", "log loss, held-out examples", f"− that of k = {every[0]}, 95 % interval"]
@@ -48,18 +57,20 @@ def main(
         tables.record(result, *files, {"exchange_losses": text}, "benchmarks/exchange_losses.py")
 
 
-def _mean(runs: Runs) -> str:
+def mean(runs: Runs) -> str:
+    """The mean log loss of runs, as text."""
     return f"{statistics.mean(run[METRIC] for run in runs.values()):.5f}"
 
 
-def loss(every: int, seed: int) -> float:
+def loss(data: str, seed: int, **options: Any) -> float:
     """The log loss on held-out examples after one epoch.
 
     Args:
-        every: steps between two exchanges.
+        data: SOURCE of the examples, as of `twml-ops train --data`.
         seed: the seed of the weights and of the order of the examples.
+        options: of the trainer.
     """
-    config = dataclasses.replace(RunConfig("flights", model="sparse_mlp"), seed=seed)
+    config = dataclasses.replace(RunConfig(data, model="sparse_mlp"), seed=seed)
     source, held_out = open_pair(config.data, None)
     layout = models.layout_of(sparse_mlp)
     steps = -(-source.num_examples() // config.fixed_batch_size)
@@ -70,14 +81,14 @@ def loss(every: int, seed: int) -> float:
         "binary_crossentropy",
         cluster=Cluster(),
         mode="async",
-        exchange_every=every,
-        steps_per_execution=TOGETHER,
+        **options,
     )
     trainer.fit(
         lambda _: source.dataset(config.fixed_batch_size, shuffle=True, seed=seed, layout=layout),
         steps,
     )
-    return trainer.evaluate(held_out.dataset(EVALUATION_BATCH, layout=layout))["loss"]
+    scores = scoring.score(trainer.export(), held_out.dataset(EVALUATION_BATCH, layout=layout))
+    return scoring.metrics(scores)["log_loss"]
 
 
 if __name__ == "__main__":

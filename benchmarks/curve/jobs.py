@@ -8,6 +8,7 @@ from typing import Any
 from benchmarks.curve import cells
 from benchmarks.curve.cells import Cell
 from twml_ops.planning import (
+    BYTES_OF_NUMBER,
     ClusterResources,
     Compute,
     CpuCosts,
@@ -110,7 +111,7 @@ class Predictions:
             asynchronous=cells.MODES[cell.way] != "sync",
             steps_per_call=max(1, cell.steps_per_execution // every),
         )
-        bytes_of_number = {"float32": 4, "bfloat16": 2}[cell.wire_dtype]
+        bytes_of_number = BYTES_OF_NUMBER[cell.wire_dtype]
         job = replace(self._jobs[cell.training, every], activation_bytes=bytes_of_number)
         compute = self._compute(cell.training)
         assert compute.costs is not None

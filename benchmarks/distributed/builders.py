@@ -39,7 +39,7 @@ def build(
     if strategy in stock.STRATEGIES:
         device = connect(tuple(servers), tuple(workers), index)
         return _stock(strategy, workload, batches, name, len(servers), device, index == 0)
-    if strategy in hybrid.AXES:
+    if strategy.partition(hybrid.SENT_AS)[0] in hybrid.AXES:
         return hybrid.build(strategy, workload, batches, name, servers, workers, index)
     if strategy == collective.STRATEGY:
         return collective.build(workload, batches, workers, index)

@@ -151,7 +151,7 @@ def _measure(
     with session(Topology(servers, setting.workers), table) as hosts:
         about = hosts.build(strategy, workload)
         caps = setting.caps if strategy != SINGLE else setting.caps[:1]
-        found = _under_caps(hosts, caps, seconds)
+        found = under_caps(hosts, caps, seconds)
     for cap, measured in found.items():
         at = "without a cap" if cap is None else f"at {cap:g} MB/s"
         log(f"{name}: {setting.workers / measured.seconds:.3g} steps/s {at}")
@@ -163,10 +163,19 @@ def _measure(
     }
 
 
-def _under_caps(
+def under_caps(
     hosts: Session, caps: Sequence[float], seconds: float
 ) -> dict[float | None, Measured]:
-    """Measures under each cap in MB/s and without a cap (None)."""
+    """Measures what is built under each cap and without a cap.
+
+    Args:
+        hosts: the hosts, which are left with the last cap.
+        caps: MB/s of each host.
+        seconds: for each cap, in ALTERNATIONS parts.
+
+    Returns:
+        What was measured, by cap; None: without one.
+    """
     found: dict[float | None, Measured] = {}
     for _ in range(ALTERNATIONS):  # so that noise that lasts seconds affects all caps
         for cap in (None, *caps):

@@ -15,6 +15,7 @@ from twml_ops.distribute import Cluster, HybridTrainer
 PIPELINED_SUFFIX = ", pipelined"
 AXES = {"hybrid by row": "row", "hybrid by column": "column", "single machine": "row"}
 AXES |= {name + PIPELINED_SUFFIX: axis for name, axis in AXES.items() if name.startswith("hybrid")}
+SENT_AS, AND = ", sent as ", " and "  # the types of products and of their gradients
 PEER_SECONDS = 240.0
 
 
@@ -27,7 +28,12 @@ def build(
     workers: Sequence[str],
     index: int,
 ) -> Built:
-    """Builds a strategy; see `builders.build`."""
+    """Builds a strategy; see `builders.build`.
+
+    "hybrid by row, sent as float16 and int8" sends products in float16 and their gradients in int8.
+    """
+    strategy, _, types = strategy.partition(SENT_AS)
+    products, _, gradients = types.partition(AND)
     single_machine = strategy == "single machine"
     cluster = Cluster() if single_machine else Cluster(servers, workers, "worker", index)
     trainer = HybridTrainer(
@@ -37,6 +43,8 @@ def build(
         cluster=cluster,
         partition_axis=AXES[strategy],
         pipeline=strategy.endswith(PIPELINED_SUFFIX),
+        wire_dtype=products or "float32",  # type: ignore[arg-type]
+        gradient_wire_dtype=gradients or None,  # type: ignore[arg-type]
         timeout=PEER_SECONDS,
         name=name,
     )

@@ -125,6 +125,8 @@ SEEDS: dict[str, dict[str, Any]] = {
     "pack_entries": {**BATCH, "parts": 2, "input_dim": 5, "deduplicate": True},
     "unpack_entries": {"packed": Made("message"), "T": tf.int64},
     "group_packed_entries": {"packed": Made("message"), "input_dim": 5, "T": tf.int64},
+    "rows_to_int8": {"rows": TABLE, "seed": 3, "stream": 1, "at_random": True},
+    "rows_from_int8": {"codes": TABLE.astype(np.int8), "scales": COUNTS.astype(np.float32)},
     "take_changed_rows": {"variables": [Var(TABLE), Var(TABLE)], "consumer": 7,
                           "dtypes": [tf.float32, tf.float32]},
     "keep_changed_rows": {"variable": Var(TABLE), "consumer": 7, "interval": 1},

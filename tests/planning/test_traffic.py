@@ -64,6 +64,10 @@ def test_half_precision_and_values_change_the_bytes_of_a_hybrid():
     half = links("hybrid by row", Job((TABLE,), B, activation_bytes=2))
     valued = links("hybrid by row", Job((TABLE,), B, values=True))
     assert plain[UP] - half[UP] == plain[DOWN] - half[DOWN] == 2 * B * D
+    int8 = links("hybrid by row", Job((TABLE,), B, activation_bytes=2, gradient_bytes=1))
+    assert (half[UP] - int8[UP], half[DOWN] - int8[DOWN]) == (B * D - 4 * B, 0)
+    by_column = Job((TABLE,), B, activation_bytes=1)
+    assert links("hybrid by column", by_column)[DOWN] == B * (D / 2 + 4)
     assert valued[UP] - plain[UP] == 4 * K / 2
 
 
@@ -157,6 +161,8 @@ def test_invalid_sizes_are_rejected(text):
         lambda: Job((), 4),
         lambda: Job((TABLE,), 0),
         lambda: Job((TABLE,), 4, activation_bytes=3),
+        lambda: Job((TABLE,), 4, activation_bytes=None),
+        lambda: Job((TABLE,), 4, gradient_bytes=0),
         lambda: ClusterResources(0),
         lambda: ClusterResources(float("nan")),
         lambda: ClusterResources(1, servers=0),

@@ -102,6 +102,7 @@ def test_a_missing_file_is_an_error_of_the_user(tmp_path):
         ("--mode", "sync"),
         ("--partition-axis", "row"),
         ("--wire-dtype", "bfloat16"),
+        ("--gradient-wire-dtype", "int8"),
         ("--exchange-every", "4"),
         ("--steps-per-execution", "4"),
         ("--timeout", "60"),

@@ -79,7 +79,14 @@ def plan(
     deduplicate: Annotated[
         bool, _step(help="The hybrid strategies send repeated ids once.")
     ] = True,
-    half: Annotated[bool, _step(help="Activations are sent in half precision.")] = False,
+    wire_dtype: Annotated[
+        str,
+        _step(help="As of train: the hybrid strategies send products in this type."),
+    ] = "float32",
+    gradient_wire_dtype: Annotated[
+        str | None,
+        _step(help="As of train: the type of their gradients. [default: as --wire-dtype]"),
+    ] = None,
     overlap: Annotated[
         bool, _step(help="The hybrid strategies overlap a batch with the next one.")
     ] = False,
@@ -192,7 +199,8 @@ def plan(
         cores=cores,
         values=values,
         deduplicate=deduplicate,
-        half=half,
+        wire_dtype=wire_dtype,
+        gradient_wire_dtype=gradient_wire_dtype,
         overlap=overlap,
         dense=dense,
         slots=slots,
@@ -245,7 +253,8 @@ class PlanOptions:
         cores: CPU cores of a host.
         values: entries have values.
         deduplicate: a hybrid sends repeated ids once.
-        half: activations are sent in half precision.
+        wire_dtype: type in which a hybrid sends products.
+        gradient_wire_dtype: type in which it sends their gradients; None: `wire_dtype`.
         overlap: a hybrid overlaps a batch with the next one.
         dense: number of weights behind the tables.
         slots: optimizer slots per weight.
@@ -271,7 +280,8 @@ class PlanOptions:
     cores: float
     values: bool
     deduplicate: bool
-    half: bool
+    wire_dtype: str
+    gradient_wire_dtype: str | None
     overlap: bool
     dense: int
     slots: int
@@ -340,10 +350,21 @@ def _job(options: PlanOptions, tables: tuple[Table, ...], batch: int) -> Job:
         values=options.values,
         deduplicate=options.deduplicate,
         dense=options.dense,
-        activation_bytes=2 if options.half else 4,
+        activation_bytes=_bytes_of_number("--wire-dtype", options.wire_dtype),
+        gradient_bytes=_bytes_of_number(
+            "--gradient-wire-dtype", options.gradient_wire_dtype or options.wire_dtype
+        ),
         slots=options.slots,
         every=options.every,
     )
+
+
+def _bytes_of_number(option: str, dtype: str) -> int:
+    from twml_ops.planning import BYTES_OF_NUMBER
+
+    if dtype not in BYTES_OF_NUMBER:
+        raise UserError(f"{option} must be one of {', '.join(BYTES_OF_NUMBER)}; got {dtype!r}")
+    return BYTES_OF_NUMBER[dtype]
 
 
 def _cluster(options: PlanOptions) -> ClusterResources:

@@ -250,9 +250,17 @@ def train(
     wire_dtype: Annotated[
         str,
         _cluster(
-            help="float32, bfloat16 or float16: data type of products and gradients in messages.",
+            help="float32, bfloat16, float16 or int8: data type of products in messages, and of "
+            "their gradients.",
         ),
     ] = ClusterOptions.wire_dtype,
+    gradient_wire_dtype: Annotated[
+        str | None,
+        _cluster(
+            help="float32, bfloat16, float16 or int8: data type of the gradients of products in "
+            "messages. [default: as --wire-dtype]",
+        ),
+    ] = ClusterOptions.gradient_wire_dtype,
     exchange_every: Annotated[
         int,
         _cluster(

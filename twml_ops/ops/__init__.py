@@ -18,6 +18,7 @@ from twml_ops.ops.dynamic_lookup import dynamic_lookup
 from twml_ops.ops.field_rows import field_rows
 from twml_ops.ops.grouped_sparse_linear import grouped_sparse_linear
 from twml_ops.ops.hash import hash_ids
+from twml_ops.ops.int8_rows import rows_from_int8, rows_to_int8
 from twml_ops.ops.lookups import find_keys, gather_dot
 from twml_ops.ops.max_norm import max_norm
 from twml_ops.ops.online_standardize import online_standardize
@@ -63,6 +64,8 @@ __all__ = [
     "pack_entries",
     "percentile_discretize",
     "row_splits_from_indices",
+    "rows_from_int8",
+    "rows_to_int8",
     "sketch_merge",
     "sketch_quantiles",
     "sketch_update",

@@ -7,7 +7,7 @@ derived in docs/plan.md. `choose_tiers` divides memory among tables that do not 
 """
 
 from twml_ops.planning.cpu_costs import CpuCosts, CpuTime, StepParts, fit_costs
-from twml_ops.planning.job import ClusterResources, Compute, Job, Table
+from twml_ops.planning.job import BYTES_OF_NUMBER, ClusterResources, Compute, Job, Table
 from twml_ops.planning.memory_tiers import TableDemand, TierChoice, choose_tiers
 from twml_ops.planning.predict import Choice, Prediction, calibrate, choose, predict, servers_needed
 from twml_ops.planning.recommend import Recommendation, hosts_to_break_even, recommend
@@ -16,6 +16,7 @@ from twml_ops.planning.sharding_costs import WAYS
 from twml_ops.planning.traffic import STRATEGIES, Message, messages
 
 __all__ = [
+    "BYTES_OF_NUMBER",
     "STRATEGIES",
     "WAYS",
     "Choice",

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from twml_ops.planning.cpu_costs import CpuCosts
 
 FLOAT_BYTES = 4
+BYTES_OF_NUMBER = {"float32": FLOAT_BYTES, "bfloat16": 2, "float16": 2, "int8": 1}
+"""The types in which products and their gradients are sent, and the bytes of a number of each."""
 _POWER = r"(?:(\d+)\^)?(\d+)"
 _SIZE = re.compile(rf"{_POWER}x{_POWER}")
 
@@ -151,8 +153,10 @@ class Job:
         deduplicate: Whether a hybrid strategy sends an id that occurs several times in a batch once
             if that is smaller.
         dense: Number of weights of the dense part of the model.
-        activation_bytes: Bytes of one number of a product or its gradient: 4, or 2 in half
-            precision.
+        activation_bytes: Bytes of one number of a product: 4, or 2 in half precision, or 1 with a
+            scale of 4 bytes for each row.
+        gradient_bytes: Bytes of one number of the gradient of a product, as those; None:
+            `activation_bytes`.
         slots: Numbers that the optimizer stores for each weight of a table: 0 for SGD, 1 for
             Adagrad, 2 for Adam.
         every: E, batches that a peer trains on between two exchanges.
@@ -167,6 +171,7 @@ class Job:
     deduplicate: bool = True
     dense: int = 0
     activation_bytes: int = FLOAT_BYTES
+    gradient_bytes: int | None = None
     slots: int = 0
     every: int = 16
 
@@ -175,8 +180,36 @@ class Job:
             raise ValueError("tables must name at least one table, got none")
         _positive(batch=self.batch, every=self.every)
         _not_negative(dense=self.dense, slots=self.slots)
-        if self.activation_bytes not in (2, FLOAT_BYTES):
-            raise ValueError(f"activation_bytes must be 2 or 4, got {self.activation_bytes}")
+        for name in ("activation_bytes", "gradient_bytes"):
+            number = getattr(self, name)
+            if name == "gradient_bytes" and number is None:
+                continue
+            if number not in BYTES_OF_NUMBER.values():
+                raise ValueError(f"{name} must be 1, 2 or 4, got {number}")
+
+    def bytes_of_products(self, numbers: float, rows: float) -> float:
+        """Computes the bytes of products in messages.
+
+        Args:
+            numbers: Number of their columns times that of their rows.
+            rows: Number of rows, of all tables together.
+
+        Returns:
+            Bytes.
+        """
+        return _encoded(numbers, rows, self.activation_bytes)
+
+    def bytes_of_gradients(self, numbers: float, rows: float) -> float:
+        """Computes the bytes of gradients of products in messages.
+
+        Args:
+            numbers: Number of their columns times that of their rows.
+            rows: Number of rows, of all tables together.
+
+        Returns:
+            Bytes.
+        """
+        return _encoded(numbers, rows, self.gradient_bytes or self.activation_bytes)
 
     @property
     def table_bytes(self) -> int:
@@ -274,6 +307,10 @@ def _power(base: str | None, exponent: str) -> int:
     if int(exponent) > 62:
         raise ValueError(f"table must have at most 2^62 rows, got {base}^{exponent}")
     return int(base) ** int(exponent)
+
+
+def _encoded(numbers: float, rows: float, bytes_of_number: int) -> float:
+    return numbers * bytes_of_number + (rows * FLOAT_BYTES if bytes_of_number == 1 else 0)
 
 
 def _positive(**values: float) -> None:

@@ -120,7 +120,8 @@ def _loads(
     message = entries_bytes(table, job, row_parts) * row_parts
     numbers = [job.batch * p.examples * units * p.columns for p in parts]
     sent = [
-        message * p.entries + n * job.activation_bytes for p, n in zip(parts, numbers, strict=True)
+        message * p.entries + job.bytes_of_gradients(n, job.batch * p.examples)
+        for p, n in zip(parts, numbers, strict=True)
     ]
     worker = StepParts(table=1, entry=entries, activation=sum(numbers)).times(costs.worker)
     of_worker = worker.elapsed(cluster.cores) + sum(sent) / cluster.egress
@@ -139,7 +140,8 @@ def _loads(
             weight=rows * part.rows * units * part.columns,
         )
         cpu = work.times(costs.server).elapsed(cluster.cores)
-        wire = (number * job.activation_bytes + copies) / cluster.egress
+        products = job.bytes_of_products(number, job.batch * part.examples)
+        wire = (products + copies) / cluster.egress
         seconds.append(of_worker + cluster.workers * (cpu + wire))
         stored.append(table.bytes * (1 + job.slots) * part.rows * part.columns)
     return seconds, stored

@@ -121,11 +121,11 @@ def _by_column(job: Job, servers: int, workers: int) -> list[Message]:
 
 
 def _hybrid(job: Job, entries: float, columns: float, servers: int, workers: int) -> list[Message]:
-    activations = job.batch * columns * job.activation_bytes
+    numbers, rows = job.batch * columns, job.batch * len(job.tables)
     found = [
         Message("entries", 0, WORKER, SERVER, entries),
-        Message("activations", 1, SERVER, WORKER, activations),
-        Message("their gradient", 2, WORKER, SERVER, activations),
+        Message("activations", 1, SERVER, WORKER, job.bytes_of_products(numbers, rows)),
+        Message("their gradient", 2, WORKER, SERVER, job.bytes_of_gradients(numbers, rows)),
     ]
     if workers > 1:  # a single worker keeps the dense weights
         share = _dense(job) / servers

@@ -26,7 +26,7 @@ _OF_STAGE = ("stage", "epoch_steps", "step_examples", "examples")  # the trainer
 
 # With these a run may be continued: they do not change what is computed, or only its speed.
 _MAY_DIFFER = ("checkpoint_policy",)
-_OF_CLUSTER = ("mode", "wire_dtype", "exchange_every")
+_OF_CLUSTER = ("mode", "wire_dtype", "gradient_wire_dtype", "exchange_every")
 
 
 def cluster_facts(config: RunConfig, start: str | None = None) -> dict[str, Any]:

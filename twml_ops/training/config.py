@@ -41,7 +41,8 @@ class ClusterOptions:
     Attributes:
         mode: how workers synchronize their updates.
         partition_axis: axis along which tables are divided among the servers.
-        wire_dtype: data type of products and gradients in messages.
+        wire_dtype: data type of products in messages.
+        gradient_wire_dtype: data type of the gradients of products; None: `wire_dtype`.
         exchange_every: steps of a worker between two exchanges with the servers.
         steps_per_execution: steps of a call of TensorFlow, rounded up to a multiple of
             `exchange_every`. More need less CPU time a step and more time before the first step.
@@ -52,7 +53,8 @@ class ClusterOptions:
 
     mode: Literal["sync", "async", "hogwild"] = "async"
     partition_axis: Literal["row", "column", "auto"] = "auto"
-    wire_dtype: Literal["float32", "bfloat16", "float16"] = "float32"
+    wire_dtype: Literal["float32", "bfloat16", "float16", "int8"] = "float32"
+    gradient_wire_dtype: Literal["float32", "bfloat16", "float16", "int8"] | None = None
     exchange_every: int = 1
     steps_per_execution: int = 4
     checkpoint_every: int = 1000

@@ -1,6 +1,8 @@
 // This file is compiled once per SIMD level and has the same restrictions as row_kernels.cc.
 #include "cc/core/simd/quantize_kernels.h"
 
+#include "cc/core/simd/update_formulas.h"
+
 namespace twml::TWML_SIMD_LEVEL {
 namespace {
 
@@ -73,9 +75,85 @@ void Decode(const uint8_t* codes, int64_t n, float offset, float scale, double f
   }
 }
 
+inline uint32_t BitsOf(float x) {
+  uint32_t bits;
+  __builtin_memcpy(&bits, &x, sizeof(bits));
+  return bits;
+}
+
+inline float FromBits(uint32_t bits) {
+  float x;
+  __builtin_memcpy(&x, &bits, sizeof(x));
+  return x;
+}
+
+constexpr uint32_t kInfinity = 0x7f800000;
+constexpr uint32_t kSmallest = 0x0d800000;            // 2^-100
+constexpr uint32_t kExactProducts = ~uint32_t{0x7f};  // without the last 7 bits of a float
+
+// The scale of a row. The bits of floats without their sign are in the order of the floats, and
+// before the bits of NaN. A scale has 17 significant bits, so that its products with the 7 bits of
+// codes are exact.
+float Int8Scale(const float* row, int64_t n) {
+  uint32_t largest = 0;
+  for (int64_t i = 0; i < n; ++i) {
+    const uint32_t bits = BitsOf(row[i]) & 0x7fffffff;
+    largest = bits > largest ? bits : largest;
+  }
+  if (largest < kSmallest) return 0;
+  if (largest >= kInfinity) return FromBits(largest);
+  return FromBits(BitsOf(FromBits(largest) / 127) & kExactProducts);
+}
+
+// Writes the codes of a row that has no scale, or none that is finite: infinity times a code is the
+// infinity with its sign, and NaN for a number that is finite.
+void CodesWithoutGrid(const float* row, int64_t n, int8_t* codes) {
+  for (int64_t i = 0; i < n; ++i) {
+    const uint32_t bits = BitsOf(row[i]);
+    codes[i] = (bits & 0x7fffffff) != kInfinity ? 0 : bits == kInfinity ? 1 : -1;
+  }
+}
+
+// Adding this to a small float rounds it to an integer, to an even one in the middle of two.
+constexpr float kToInteger = 12582912;  // 1.5 * 2^23
+
+float ToInt8(const float* row, int64_t n, int8_t* codes) {
+  const float scale = Int8Scale(row, n);
+  if (scale == 0 || !IsFinite(scale)) {
+    CodesWithoutGrid(row, n, codes);
+    return scale;
+  }
+  for (int64_t i = 0; i < n; ++i) {
+    const float rounded = (row[i] / scale + kToInteger) - kToInteger;
+    codes[i] = static_cast<int8_t>(static_cast<int32_t>(rounded));
+  }
+  return scale;
+}
+
+// In units of 2^-16, a random number in [0, 1) is added and the sum is rounded down.
+float ToInt8AtRandom(const float* row, int64_t n, uint32_t seed, int8_t* codes) {
+  const float scale = Int8Scale(row, n);
+  if (scale == 0 || !IsFinite(scale)) {
+    CodesWithoutGrid(row, n, codes);
+    return scale;
+  }
+  for (int64_t i = 0; i < n; ++i) {
+    const int32_t units = static_cast<int32_t>(row[i] / scale * 65536);
+    const int32_t code = (units + static_cast<int32_t>(RandomBits(seed, i))) >> 16;
+    const int32_t low = code < -127 ? -127 : code;
+    codes[i] = static_cast<int8_t>(low > 127 ? 127 : low);
+  }
+  return scale;
+}
+
+void FromInt8(const int8_t* codes, int64_t n, float scale, float* out) {
+  for (int64_t i = 0; i < n; ++i) out[i] = scale * static_cast<float>(codes[i]);
+}
+
 }  // namespace
 
 extern const QuantizeKernels kQuantizeKernels;
-const QuantizeKernels kQuantizeKernels = {Range, Scale, SquaredError, Encode, Decode};
+const QuantizeKernels kQuantizeKernels = {Range,  Scale,  SquaredError,   Encode,
+                                          Decode, ToInt8, ToInt8AtRandom, FromInt8};
 
 }  // namespace twml::TWML_SIMD_LEVEL

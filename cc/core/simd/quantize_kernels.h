@@ -34,6 +34,12 @@ struct QuantizeKernels {
   // out[i] = factor * (offset + scale * codes[i]), or the largest float.
   void (*decode)(const uint8_t* codes, int64_t n, float offset, float scale, double factor,
                  float* out);
+  // The scale and the codes of a row for RowsToInt8, rounded to the nearest code, or with the
+  // random bits of a seed.
+  float (*to_int8)(const float* row, int64_t n, int8_t* codes);
+  float (*to_int8_at_random)(const float* row, int64_t n, uint32_t seed, int8_t* codes);
+  // out[i] = scale * codes[i]
+  void (*from_int8)(const int8_t* codes, int64_t n, float scale, float* out);
 };
 
 }  // namespace twml

@@ -48,6 +48,16 @@ TWML_INLINE float ToFloat(Bfloat16 w) {
   return out;
 }
 
+// 16 random bits of a column: a hash (the finalizer of MurmurHash3) of the row's seed and the
+// column.
+constexpr uint32_t kOfColumn = 0x9e3779b9u;
+TWML_INLINE uint32_t RandomBits(uint32_t seed, int64_t column) {
+  uint32_t random = seed + static_cast<uint32_t>(column) * kOfColumn;
+  random = (random ^ random >> 16) * 0x85ebca6bu;
+  random = (random ^ random >> 13) * 0xc2b2ae35u;
+  return random >> 16;
+}
+
 // The weights of one row during an update, from column `first` on. Get returns the decayed weight
 // of a column, and Set stores a new one.
 class Float32Row {
@@ -65,8 +75,7 @@ class Float32Row {
 };
 
 // Set uses stochastic rounding: it rounds up with the probability of the truncated fraction, so
-// that steps smaller than the spacing of bfloat16 still change the mean of the weights. The random
-// bits are a hash (the finalizer of MurmurHash3) of the row's seed and the column.
+// that steps smaller than the spacing of bfloat16 still change the mean of the weights.
 class Bfloat16Row {
  public:
   TWML_INLINE Bfloat16Row(Bfloat16* w, const float* hyper, uint32_t seed, int64_t first = 0)
@@ -76,18 +85,13 @@ class Bfloat16Row {
     return decay_ == 0 ? w : MulAdd(-decay_, w, w);
   }
   TWML_INLINE void Set(int64_t i, float w) const {
-    uint32_t random = seed_ + static_cast<uint32_t>(i) * kOfColumn;
-    random = (random ^ random >> 16) * 0x85ebca6bu;
-    random = (random ^ random >> 13) * 0xc2b2ae35u;
     uint32_t bits;
     __builtin_memcpy(&bits, &w, sizeof(bits));
-    const uint32_t rounded = (bits + (random >> 16)) >> 16;
+    const uint32_t rounded = (bits + RandomBits(seed_, i)) >> 16;
     w_[i].bits = static_cast<uint16_t>(w == w ? rounded : bits >> 16 | 0x40);
   }
 
  private:
-  static constexpr uint32_t kOfColumn = 0x9e3779b9u;
-
   Bfloat16* __restrict w_;
   float decay_;
   uint32_t seed_;

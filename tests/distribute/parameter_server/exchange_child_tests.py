@@ -1,5 +1,8 @@
 """Tests of the messages of a step, run by test_one_process.py in a child process."""
 
+import tempfile
+from functools import partial
+
 import numpy as np
 import tensorflow as tf
 
@@ -13,7 +16,7 @@ from tests.distribute.parameter_server.trainers import (
     trainer,
 )
 from tests.distribute.parameter_server.training_child_tests import optimizer_by_table
-from twml_ops import layers, optimizers
+from twml_ops import layers, ops, optimizers
 from twml_ops.distribute.parameter_server.transport import without_sessions
 
 SERVERS = 2
@@ -69,6 +72,7 @@ def asynchronous_workers_share_dense_weights_in_the_same_messages():
         (builder, {"max_staleness": 3}, 0),
         (grouped_model, {}, 0),
         (grouped_model, {"wire_dtype": "bfloat16"}, 0),
+        (grouped_model, {"wire_dtype": "float32", "gradient_wire_dtype": "int8"}, 0),
         (lambda: builder(norm=True), {"max_staleness": 3, "wire_dtype": "bfloat16"}, norms),
     ):
         options = {"build": build, "cluster": TWO_WORKERS, "mode": "async"}
@@ -158,6 +162,7 @@ def several_steps_of_a_call_are_the_same_steps():
     for options in (
         {"partition_axis": "column", "build": grouped_model},
         {"pipeline": True, "partition_axis": "row"},
+        {"wire_dtype": "int8", "partition_axis": "row", "build": grouped_model},
         {"build": with_dropout, "partition_axis": "row"},
     ):
         found = []
@@ -173,11 +178,96 @@ def several_steps_of_a_call_are_the_same_steps():
 
 @child_test
 def tensorflow_sends_the_same_numbers_where_no_port_can_be_reached():
-    found = []
-    for change in (list, without_sessions):
-        hybrid = trainer(optimizers.Adagrad(0.1), partition_axis="row")
-        hybrid.build(whole_batches()[0])
-        hybrid.placement.links = change(hybrid.placement.links)
-        hybrid.fit(batches, 4)
-        found.append(hybrid.export().get_weights())
-    same(*found)
+    for wire in ("float32", "int8"):
+        found = []
+        for change in (list, without_sessions):
+            hybrid = trainer(optimizers.Adagrad(0.1), partition_axis="row", wire_dtype=wire)
+            hybrid.build(whole_batches()[0])
+            hybrid.placement.links = change(hybrid.placement.links)
+            hybrid.fit(batches, 4)
+            found.append(hybrid.export().get_weights())
+        same(*found)
+
+
+@child_test
+def gradients_are_sent_as_they_are_encoded():
+    """A step of SGD by column with one worker changes the tables by the rounded gradients."""
+    build = partial(table_of_one_id, FEW)
+    ids, rows = np.arange(FEW)[::-1].copy(), np.random.default_rng(1).normal(size=(FEW, 8))
+    x = tf.RaggedTensor.from_row_splits(ids, np.arange(FEW + 1))
+    gradient = (np.float32(-2) * rows.astype("f") / (FEW * 8)).astype("f")
+    hybrid = trainer(
+        optimizers.SGD(1.0),
+        build=build,
+        loss="mse",
+        partition_axis="column",
+        gradient_wire_dtype="int8",
+    )
+    hybrid.fit(lambda _: [(x, rows.astype("f"))], 1)
+    want = np.zeros((FEW, 8), np.float32)
+    for p, columns in enumerate((slice(0, 4), slice(4, 8))):
+        encoded = ops.rows_to_int8(gradient[:, columns], seed=0, stream=p)
+        want[ids, columns] = -np.asarray(ops.rows_from_int8(*encoded))
+    (got,) = hybrid.export().get_weights()
+    np.testing.assert_allclose(got, want, rtol=1e-6)
+
+
+FEW = 6
+
+
+def table_of_one_id(rows):
+    """The rows of a table of zeros for one id an example."""
+    ids = tf.keras.Input([None], dtype="int64", ragged=True)
+    return tf.keras.Model(
+        ids, layers.SparseLinear(8, rows, use_bias=False, kernel_initializer="zeros")(ids)
+    )
+
+
+@child_test
+def small_gradients_are_not_lost_in_int8():
+    """The gradients of the second column are less than half a code of the first one's."""
+    steps, x = 30, tf.RaggedTensor.from_row_splits(np.arange(FEW), np.arange(FEW + 1))
+    goals = np.tile(np.float32([1, 1e-3] * 4), (FEW, 1))
+    changes = {}
+    for types in ("float32", "int8"), ("int8", "int8"), ("float32", "float32"):
+        hybrid = trainer(
+            optimizers.SGD(0.01),
+            build=partial(table_of_one_id, FEW),
+            loss=lambda y, output: -tf.reduce_sum(y * output),
+            partition_axis="row",
+            wire_dtype=types[0],
+            gradient_wire_dtype=types[1],
+        )
+        hybrid.fit(lambda _: [(x, goals)], steps)
+        (changes[types],) = hybrid.export().get_weights()
+    want = changes.pop(("float32", "float32"))
+    np.testing.assert_allclose(want.mean(0), 0.01 * steps * goals[0], rtol=1e-3)
+    codes = ops.rows_to_int8(goals)[0].numpy()
+    np.testing.assert_array_equal(codes[0, :2], [127, 0])  # nothing is left to the nearest
+    for found in changes.values():
+        np.testing.assert_allclose(found[:, ::2], want[:, ::2], rtol=1e-3)
+        assert 0.7 < found[:, 1::2].sum() / want[:, 1::2].sum() < 1.3
+
+
+@child_test
+def a_checkpoint_does_not_depend_on_the_wire():
+    with tempfile.TemporaryDirectory() as folder:
+        options = {"partition_axis": "row", "checkpoint_dir": folder}
+        narrow = trainer(optimizers.Adagrad(0.1), wire_dtype="int8", **options)
+        narrow.fit(batches, 3)
+        wide = trainer(optimizers.Adagrad(0.1), **options)
+        wide.fit(batches, 3)
+        assert wide.state.step.numpy() == 3
+        same(narrow.export().get_weights(), wide.export().get_weights())
+
+
+@child_test
+def a_product_that_is_not_finite_is_not_lost():
+    ids, values = (tf.keras.Input([None], dtype=t, ragged=True) for t in ("int64", "float32"))
+    wide = layers.SparseLinear(4, ROWS, use_bias=False, kernel_initializer="ones")([ids, values])
+    x = [tf.ragged.constant([[1], [2], [3]], tf.int64)]
+    x.append(tf.ragged.constant([[1.0], [np.inf], [np.nan]]))
+    build = lambda: tf.keras.Model([ids, values], wide)  # noqa: E731
+    hybrid = trainer(optimizers.SGD(0.1), build=build, loss="mse", wire_dtype="int8")
+    result = hybrid.fit(lambda _: [(x, np.ones((3, 4), "f"))], 1)
+    assert not np.isfinite(result.losses).any()

@@ -1,7 +1,9 @@
 import numpy as np
+import pytest
 import tensorflow as tf
 
 from twml_ops.distribute.parameter_server import encoding
+from twml_ops.planning import Job, Table
 
 
 def test_unpacking_returns_the_packed_gradients_bit_for_bit():
@@ -20,6 +22,22 @@ def test_unpacking_returns_the_packed_gradients_bit_for_bit():
         else:
             assert want.dtype == got.dtype
             np.testing.assert_array_equal(want, got)
+
+
+@pytest.mark.parametrize("name", encoding.WIRE_DTYPES)
+def test_rows_are_what_their_tensors_make(name):
+    rows = [np.random.default_rng(n).normal(size=(n, 3)).astype("f") for n in (4, 0, 1)]
+    dtype = tf.as_dtype(name)
+    tensors = [t for each in rows for t in encoding.encode_rows(tf.constant(each), dtype)]
+    sent = iter([tf.reshape(t, [-1]) for t in tensors])
+    for want in rows:
+        got = encoding.decode_rows(sent, 3, dtype)
+        assert (got.shape, got.dtype) == (want.shape, tf.float32)
+        np.testing.assert_allclose(got, want, rtol=0, atol=0 if name == "float32" else 0.02)
+    assert list(sent) == []
+    numbers = sum(t.dtype.size * int(tf.size(t)) for t in tensors)
+    wire = Job((Table(8, 3),), 1, activation_bytes=dtype.size)
+    assert numbers == wire.bytes_of_products(5 * 3, 5)
 
 
 def test_nothing_is_packed_of_nothing():

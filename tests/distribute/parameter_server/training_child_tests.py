@@ -165,10 +165,14 @@ def layers_before_a_table_get_gradients():
 
 
 @child_test
-def a_16_bit_wire_has_small_errors_and_deduplication_none():
+def a_narrow_wire_has_small_errors_and_deduplication_none():
     want = train_alone(optimizers.SGD(0.1))
-    for wire, tolerance in (("bfloat16", 5e-3), ("float16", 1e-3)):
-        hybrid = trainer(optimizers.SGD(0.1), wire_dtype=wire)
+    for products, gradients, tolerance in (
+        *(("bfloat16", None, 5e-3), ("float16", None, 1e-3), ("int8", None, 5e-3)),
+        *(("float32", "int8", 3e-3), ("float16", "int8", 3e-3)),
+    ):
+        options = {"wire_dtype": products, "gradient_wire_dtype": gradients}
+        hybrid = trainer(optimizers.SGD(0.1), **options)
         hybrid.fit(batches, 10)
         same(want, hybrid.export().get_weights(), tolerance)
     few = [
@@ -292,7 +296,8 @@ def a_pipeline_refuses_state_before_a_table():
 @child_test
 def invalid_arguments_are_named():
     for argument, value in (
-        ("mode", "fast"), ("partition_axis", "diagonal"), ("wire_dtype", "int8"),
+        ("mode", "fast"), ("partition_axis", "diagonal"), ("wire_dtype", "int4"),
+        ("gradient_wire_dtype", "float8"),
         ("max_staleness", 1), ("steps_per_execution", 0), ("checkpoint_every", 0), ("timeout", 0),
     ):  # fmt: skip
         make = lambda a=argument, v=value: trainer(optimizers.SGD(0.1), **{a: v})  # noqa: E731

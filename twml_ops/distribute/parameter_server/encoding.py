@@ -7,8 +7,9 @@ of B examples and K entries makes, for a table [N, D]:
   `ops.pack_entries`. An id and the number of entries of an example take as few bits as the largest
   of them needs; ids that repeat often are sent once. A binary batch has no values; others have 4
   bytes for each. See cc/core/packed_entries.h;
-- the product, B D numbers by row and B D / P by column, in `wire_dtype`: 4 bytes, or 2;
-- the gradient of the product, as many bytes;
+- the product, B D numbers by row and B D / P by column, of 4 bytes, or 2, or 1 and 4 bytes for
+  each of the B rows (`WireTypes.products`);
+- the gradient of the product, as many numbers (`WireTypes.gradients`);
 - the gradient of the values, 4 bytes for each of these entries, if a layer in front of the table
   trains.
 
@@ -16,9 +17,8 @@ Several workers also receive the dense weights from the servers that share them,
 gradients back, 4 bytes for each weight; synchronous ones through a queue on the first server.
 `twml_ops.planning.traffic` predicts these bytes, and `twml-ops plan` prints them.
 
-`cast_for_wire` is where a product and its gradient are rounded to bfloat16 or float16, to the
-nearest. The rows of bfloat16 tables are rounded where the server updates them, in
-cc/core/simd/update_formulas.h.
+`encode_rows` is where a product and its gradient are rounded to bfloat16, float16 or int8. The rows
+of bfloat16 tables are rounded where the server updates them, in cc/core/simd/update_formulas.h.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from twml_ops import ops
+from twml_ops.planning import BYTES_OF_NUMBER
 
 
 class ShardEntries(NamedTuple):
@@ -94,30 +95,65 @@ def num_rows(row_splits: tf.Tensor) -> tf.Tensor:
     return tf.shape(row_splits)[0] - 1
 
 
-def cast_for_wire(tensor: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
-    """Casts a float32 tensor to the type in which it is sent, rounded to the nearest number.
+class WireTypes(NamedTuple):
+    """The types in which rows are sent.
+
+    Attributes:
+        products: The type of products, from servers to workers.
+        gradients: The type of their gradients, from workers to servers.
+    """
+
+    products: tf.DType
+    gradients: tf.DType
+
+
+WIRE_DTYPES = tuple(BYTES_OF_NUMBER)
+"""The names of the types in which rows may be sent."""
+
+
+class RandomBits(NamedTuple):
+    """Which bits `ops.rows_to_int8` rounds with.
+
+    Attributes:
+        seed: The run's step before the step, an integer scalar.
+        stream: An integer for each worker and each gradient of a step on each server.
+    """
+
+    seed: tf.Tensor
+    stream: int
+
+
+def encode_rows(
+    rows: tf.Tensor, dtype: tf.DType, random_bits: RandomBits | None = None
+) -> list[tf.Tensor]:
+    """Encodes rows as the tensors that are sent.
 
     Args:
-        tensor: A float32 tensor.
-        dtype: float32, bfloat16 or float16.
+        rows: float32 [B, D].
+        dtype: One of `WIRE_DTYPES`. Numbers of 16 bits are rounded to the nearest.
+        random_bits: With which numbers are rounded to int8; None: to the nearest.
 
     Returns:
-        The tensor in `dtype`.
+        The rows in `dtype`, and for int8 also their scales.
     """
-    return tensor if dtype == tf.float32 else tf.cast(tensor, dtype)
+    if dtype == tf.int8:
+        return list(ops.rows_to_int8(rows, *(random_bits or ())))
+    return [rows if dtype == tf.float32 else tf.cast(rows, dtype)]
 
 
-def decode_rows(sent: tf.Tensor, columns: int) -> tf.Tensor:
-    """Restores a tensor with a row for each example, which was sent in one dimension.
+def decode_rows(sent: Iterator[tf.Tensor], columns: int, dtype: tf.DType) -> tf.Tensor:
+    """Restores the rows of the next tensors.
 
     Args:
-        sent: A tensor of `cast_for_wire`, in one dimension.
+        sent: Tensors of `encode_rows`, of one call or several, in one dimension each.
         columns: The number of columns.
+        dtype: The type in which the rows were sent.
 
     Returns:
         float32 [B, columns].
     """
-    return tf.cast(tf.reshape(sent, [-1, columns]), tf.float32)
+    rows = tf.reshape(next(sent), [-1, columns])
+    return ops.rows_from_int8(rows, next(sent)) if dtype == tf.int8 else tf.cast(rows, tf.float32)
 
 
 def pack_gradients(gradients: Sequence[Any]) -> list[Any]:

@@ -15,7 +15,7 @@ they get to the other process.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -33,7 +33,7 @@ class Exchange:
 
     Args:
         links: The way to each server.
-        wire_dtype: The type in which products and their gradients are sent.
+        wire: The types in which products and their gradients are sent.
         deduplicate: Whether an id that occurs several times is sent once if that is smaller.
         in_process: Whether the tables are in this process, so that nothing is sent.
         values: Values that the servers send with the products, unless they are determined before;
@@ -46,12 +46,12 @@ class Exchange:
     def __init__(
         self,
         links: Sequence[Link],
-        wire_dtype: tf.DType,
+        wire: encoding.WireTypes,
         deduplicate: bool,
         in_process: bool,
         values: SharedValues | None = None,
     ) -> None:
-        self._links, self._wire_dtype = links, wire_dtype
+        self._links, self._wire = links, wire
         self._deduplicate, self._in_process = deduplicate, in_process
         self._values = values
         self.products: list[TableProduct] = []
@@ -145,22 +145,24 @@ class Exchange:
                     shard.handle,
                     binary=each.binary,
                 )
-                products.append(encoding.cast_for_wire(product, self._wire_dtype))
+                products += encoding.encode_rows(product, self._wire.products)
         values = [] if self._values is None else self._values.of_server(p)
-        received = self._links[p].to_worker([*products, *values])
+        received = iter(self._links[p].to_worker([*products, *values]))
         columns = [each.table.shards[p].shape[1] for each in self.products]
-        found = [
-            encoding.decode_rows(product, c) for product, c in zip(received, columns, strict=False)
-        ]
-        return found, received[len(products) :]
+        found = [encoding.decode_rows(received, c, self._wire.products) for c in columns]
+        return found, list(received)
 
     def send_gradients(
-        self, others: Sequence[Sequence[tf.Tensor]] | None = None
+        self,
+        others: Sequence[Sequence[tf.Tensor]] | None = None,
+        random_bits: Iterator[encoding.RandomBits] | None = None,
     ) -> list[list[tf.Tensor]]:
         """Sends the gradients of the products, and determines the gradients of values.
 
         Args:
             others: For each server, tensors that the updates on it need; None: there are none.
+            random_bits: Others for each gradient and each step, with which int8 gradients are
+                rounded; None: to the nearest.
 
         Returns:
             For each server, `others` on that server, in one dimension each; nothing if there are no
@@ -177,13 +179,17 @@ class Exchange:
         ]
         received = []
         for p, link in enumerate(self._links):
-            gradients = [encoding.cast_for_wire(g[p], self._wire_dtype) for g in by_server]
-            sent = link.to_server([*gradients, *others[p]])
-            columns = [each.table.shards[p].shape[1] for each in used]
-            for product, gradient, c in zip(used, sent, columns, strict=False):
+            dtype = self._wire.gradients
+            gradients = []
+            for g in by_server:
+                bits = None if random_bits is None else next(random_bits)
+                gradients += encoding.encode_rows(g[p], dtype, bits)
+            sent = iter(link.to_server([*gradients, *others[p]]))
+            for product in used:
+                columns = product.table.shards[p].shape[1]
                 with tf.device(link.server):
-                    product.sent_gradients.append(encoding.decode_rows(gradient, c))
-            received.append(sent[len(used) :])
+                    product.sent_gradients.append(encoding.decode_rows(sent, columns, dtype))
+            received.append(list(sent))
         deferred = [p for p in used if p.by_batch[0].values_gradient is not None]
         for product, value in zip(deferred, self.values_gradients(deferred), strict=True):
             for each, own in zip(product.by_batch, product.split_entries(value), strict=True):

@@ -57,7 +57,7 @@ class ParameterServerPlacement(placement.Placement):
     Args:
         prefix: Prefix of the names of all variables, one for each model in training.
         links: The way to each server.
-        wire_dtype: The type in which products and their gradients are sent.
+        wire: The types in which products and their gradients are sent.
         deduplicate: Whether an id that occurs several times is sent once if that is smaller.
 
     Attributes:
@@ -71,11 +71,11 @@ class ParameterServerPlacement(placement.Placement):
     is_sharded = True
 
     def __init__(
-        self, prefix: str, links: Sequence[Link], wire_dtype: tf.DType, deduplicate: bool
+        self, prefix: str, links: Sequence[Link], wire: encoding.WireTypes, deduplicate: bool
     ) -> None:
         self.prefix = prefix
         self.links = list(links)
-        self.wire_dtype = tf.as_dtype(wire_dtype)
+        self.wire = wire
         self.deduplicate = deduplicate
         self.tables: list[RemoteTable] = []
         self.lookups: list[RemoteLookup] = []
@@ -190,7 +190,7 @@ class ParameterServerPlacement(placement.Placement):
             links: The way to each server; None: `links`, as in the graph of a step.
         """
         links = self.links if links is None else links
-        exchange = Exchange(links, self.wire_dtype, self.deduplicate, self.in_process, values)
+        exchange = Exchange(links, self.wire, self.deduplicate, self.in_process, values)
         exchange.products += products
         return exchange
 
@@ -376,5 +376,6 @@ def _job(table: RemoteTable, placement: ParameterServerPlacement) -> Job | None:
         rows,
         values=any(s.has_values for s in sizes),
         deduplicate=placement.deduplicate,
-        activation_bytes=placement.wire_dtype.size,
+        activation_bytes=placement.wire.products.size,
+        gradient_bytes=placement.wire.gradients.size,
     )

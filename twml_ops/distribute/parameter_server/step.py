@@ -203,7 +203,7 @@ class StepGraph:
     ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         loss, products, gradients = self._backward(x, y, weights, products, values)
         sent = gradients if self.queues is None else []  # the leader combines the others first
-        self._updates.send_gradients(self._updates.rates_and_steps(), sent)
+        self._updates.send_gradients(number, self._updates.rates_and_steps(), sent)
         used = [p for p in products if p.gradient is not None]
         by_server = self._updates.gradients_by_server(used)
         not_counted = tf.zeros([0], tf.int64)
@@ -266,7 +266,7 @@ class StepGraph:
             values.request()
         join_gradients(products)
         sums = [add_gradients(each) for each in zip(*dense, strict=True)]
-        self._updates.send_gradients(scalars, sums)
+        self._updates.send_gradients(number, scalars, sums)
         used = [p for p in products if p.gradient is not None]
         self._updates.update_tables(
             used, [[uses] for uses in self._updates.gradients_by_server(used)]

@@ -21,7 +21,7 @@ import tensorflow as tf
 
 from twml_ops import placement
 from twml_ops.checkpoint import CheckpointError
-from twml_ops.distribute.parameter_server import checkpoint, restore, transport
+from twml_ops.distribute.parameter_server import checkpoint, encoding, restore, transport
 from twml_ops.distribute.parameter_server.cluster import Cluster, ClusterError
 from twml_ops.distribute.parameter_server.dynamic_rows import check_options
 from twml_ops.distribute.parameter_server.failures import (
@@ -54,7 +54,7 @@ from twml_ops.planning.sharding_axis import EGRESS_PER_CORE
 OnStep = Callable[[int, float], None]
 Axis = Literal["row", "column", "auto"]
 _MODES = ("sync", "async", "hogwild")
-_WIRE_DTYPES = ("float32", "bfloat16", "float16")
+WireDtype = Literal["float32", "bfloat16", "float16", "int8"]
 _MAX_LOSSES = 1000
 _POLL_SECONDS = 0.002
 _FINISH_POLL_SECONDS = 0.1
@@ -106,7 +106,11 @@ class HybridTrainer:
             columns, and the products are concatenated. "auto": the axis with which a step with
             the first batch is predicted to be shorter. A dict has the axis of each table by its
             name, "layer/weight"; tables that it does not name have "auto".
-        wire_dtype: The type in which products and their gradients are sent.
+        wire_dtype: The type in which products are sent to workers: "float32", or "bfloat16" or
+            "float16", or "int8" with a float32 scale for each row, rounded to the nearest.
+        gradient_wire_dtype: The type in which the gradients of products are sent to servers; None:
+            `wire_dtype`. For "int8" they are rounded at random, so that they are right on average;
+            see `ops.rows_to_int8`.
         deduplicate: Whether an id that occurs several times in a batch is sent once if that is
             smaller.
         pipeline: Whether the products of the next batch are computed during the current step, so
@@ -168,7 +172,8 @@ class HybridTrainer:
         mode: Literal["sync", "async", "hogwild"] = "sync",
         max_staleness: int | None = None,
         partition_axis: Axis | Mapping[str, Axis] = "auto",
-        wire_dtype: Literal["float32", "bfloat16", "float16"] = "float32",
+        wire_dtype: WireDtype = "float32",
+        gradient_wire_dtype: WireDtype | None = None,
         deduplicate: bool = True,
         pipeline: bool = False,
         exchange_every: int = 1,
@@ -185,7 +190,8 @@ class HybridTrainer:
     ) -> None:
         for argument, value, known in (
             ("mode", mode, _MODES),
-            ("wire_dtype", wire_dtype, _WIRE_DTYPES),
+            ("wire_dtype", wire_dtype, encoding.WIRE_DTYPES),
+            ("gradient_wire_dtype", gradient_wire_dtype, (None, *encoding.WIRE_DTYPES)),
         ):
             if value not in known:
                 raise ValueError(f"{argument} must be one of {known}, got {value!r}")
@@ -234,7 +240,8 @@ class HybridTrainer:
         self._facts_may_differ = tuple(facts_may_differ)
         changes = checkpoint.ChangedRows(checkpoint_policy)
         self._changes = None if checkpoint_policy == "full" else changes
-        self._wire_dtype = tf.as_dtype(wire_dtype)
+        gradient = gradient_wire_dtype or wire_dtype
+        self._wire = encoding.WireTypes(tf.as_dtype(wire_dtype), tf.as_dtype(gradient))
         self._deduplicate = deduplicate
         self._pipeline = pipeline
         self._exchange_every = exchange_every
@@ -512,7 +519,7 @@ class HybridTrainer:
         cluster = self.cluster
         links = self._call("connecting", transport.connect, cluster)
         self.placement = ParameterServerPlacement(
-            self._prefix, links, self._wire_dtype, self._deduplicate
+            self._prefix, links, self._wire, self._deduplicate
         )
         with placement.placement_scope(self.placement):
             model = self._builder()

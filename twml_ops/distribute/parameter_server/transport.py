@@ -148,8 +148,8 @@ def _flat(tensor: tf.Tensor) -> tf.Tensor:
 
 
 def _from_bytes(content: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
-    if dtype == tf.uint8:
-        return content
+    if dtype.size == 1:
+        return tf.bitcast(content, dtype)
     return tf.bitcast(tf.reshape(content, [-1, dtype.size]), dtype)
 
 

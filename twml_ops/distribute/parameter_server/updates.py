@@ -8,6 +8,7 @@ optimizer (`Updates.update_local`).
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -93,10 +94,13 @@ class Updates:
         steps = [tf.cast(tf_variable(each.iterations), tf.int64) for each in optimizers]
         return [tf.stack(rates), tf.stack(steps)]
 
-    def send_gradients(self, scalars: list[tf.Tensor], gradients: Sequence[Any]) -> None:
+    def send_gradients(
+        self, number: tf.Tensor, scalars: list[tf.Tensor], gradients: Sequence[Any]
+    ) -> None:
         """Sends the gradients of the products and, with the first of them, what updates need.
 
         Args:
+            number: The run's step before this step, an int64 scalar.
             scalars: What `rates_and_steps` has returned.
             gradients: The gradients of `RunState.trained`, or an empty list. Gradients that depend
                 on the answer of a server are not sent.
@@ -104,13 +108,16 @@ class Updates:
         optimizers = component_optimizers(self._optimizer)
         self._scalars, self._sent = {}, {}
         dense = self._dense_by_server(gradients)
+        streams = itertools.count(self._cluster.index << 32)  # of no other worker
+        random_bits = (encoding.RandomBits(number, stream) for stream in streams)
         # The gradients of an exchange may depend on gradients by values of later ones.
         for exchange in reversed(self._placement.exchanges):
             if self._scalars:
-                exchange.send_gradients()
+                exchange.send_gradients(random_bits=random_bits)
                 continue
             tensors = [[t for g, _ in d for t in encoding.tensors_of_gradient(g)] for d in dense]
-            sent = exchange.send_gradients([[*scalars, *each] for each in tensors])
+            others = [[*scalars, *each] for each in tensors]
+            sent = exchange.send_gradients(others, random_bits)
             for device, pairs, found in zip(self._cluster.devices, dense, sent, strict=False):
                 with tf.device(device):
                     rates, steps = (tf.unstack(t, len(optimizers)) for t in found[:2])

@@ -93,6 +93,10 @@ LIBRARY_ONLY = {
         ),
         "TensorFlow transfers tensors between processes by itself",
     ),
+    **dict.fromkeys(
+        ("twml_rows_to_int8", "twml_rows_from_int8"),
+        "only the messages of parameter servers have such rows",
+    ),
     "twml_group_ids": _NO_GROUPS,
     "twml_group_batch": _NO_GROUPS,
     "twml_group_packed_entries": _NO_GROUPS,
