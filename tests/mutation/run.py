@@ -30,7 +30,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -46,7 +45,8 @@ LANGUAGES = {
 # Without tests in the environment of the other tests: they compile for TPUs.
 LEFT_OUT = ("twml_ops/tpu/",)
 TESTS_OF_CC = ("core", "ops", "data", "layers", "optimizers", "placement", "serving", "export")
-PHASES = (2, 4, 6)  # the numbers of test files that run one after the other
+# The numbers of test files that run one after the other.
+PHASES = {"python": (2, 4, 6), "cc": (2, 3)}
 # More seconds of one test of Python, or CPU seconds of the C++ tests, are a mutant without an end.
 SECONDS, CPU_SECONDS = 300, 200
 WORD = re.compile(r"[A-Za-z_]\w+")
@@ -170,18 +170,6 @@ def limited(start: Callable[[], int], log: Path) -> tuple[int, str]:
     return status, log.read_text(errors="replace")
 
 
-@dataclass(frozen=True)
-class Mutant(native_build.Sanitizer):
-    """Objects of mutants, which are compiled faster and may have warnings."""
-
-    name: str = "mutant"
-
-    @property
-    def flags(self) -> list[str]:
-        """The compile flags."""
-        return ["-O1", "-w"]
-
-
 class Runner:
     """Tests mutants in one copy of the repository."""
 
@@ -218,7 +206,7 @@ class Runner:
     def _python(self, name: str, path: Path, text: bytes) -> tuple[str, str]:
         """Runs the tests of Python, phase by phase."""
         files, changed = self._files.rank(name), path.read_bytes()
-        for number in PHASES:
+        for number in PHASES["python" if name.endswith(".py") else "cc"]:
             phase, files = files[:number], files[number:]
             while phase:
                 status, failed, output = self._pytest(phase)
@@ -294,22 +282,16 @@ class Runner:
         return limited(start, self._log)
 
     def _build_cc(self) -> None:
-        """Compiles what has changed for the C++ tests."""
-        checks, build = Mutant(), native_build
-        ninja = build.NinjaFile(self._folder, checks.name)
-        core = build.core_objects(ninja, self._folder, checks)
-        core += build.serving_objects(ninja, self._folder, checks)
-        flags = [*build.TARGETS["COPTS"], f"-I{self._folder}", *checks.flags, "-O0"]
-        tests = [
-            ninja.compile(source, f"{checks.name}/core_tests", flags)
-            for source in build.sources(self._folder, "tests/cc", "TEST_SOURCES")
-        ]
-        output = f"{checks.name}/core_tests/run"
-        ninja.link(output, [*core, *tests], ["-pthread", "-lgtest_main", "-lgtest"])
-        (self._tests,) = build.run_ninja(self._folder, ninja, f"{checks.name}-tests", [output])
+        """Compiles what has changed for the C++ tests, with the ordinary flags."""
+        tests = native_build.build_tests(self._folder)
+        if tests is None:
+            raise SystemExit(
+                "the C++ tests need GoogleTest: apt-get install libgtest-dev pkg-config"
+            )
+        self._tests = tests
 
     def _build_libraries(self) -> None:
-        """Builds the libraries that the tests of Python load, with the ordinary flags."""
+        """Builds the libraries that the tests of Python load."""
         for library in native_build.build(self._folder, found=self._tensorflows):
             shutil.copy2(library, self._folder / "twml_ops")
 
