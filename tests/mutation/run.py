@@ -315,8 +315,10 @@ def main(arguments: list[str]) -> int:
     end = time.monotonic() + 60 * options.minutes
     counts: collections.Counter[str] = collections.Counter()
     rows = []
-    with tempfile.TemporaryDirectory() as folder:
-        runner = Runner(Path(folder), options.language)
+    # Not a TemporaryDirectory, which processes that tests fork would remove when they end.
+    folder = Path(tempfile.mkdtemp())
+    try:
+        runner = Runner(folder, options.language)
         for number, (name, change) in enumerate(drawn(options.language, options.seed)):
             if number < options.skip or (options.numbers and number not in options.numbers):
                 continue
@@ -337,6 +339,8 @@ def main(arguments: list[str]) -> int:
             print(" | ".join(" ".join(str(v).split()) for v in rows[-1].values()), flush=True)
             if options.out is not None:
                 options.out.write_text(json.dumps(rows, indent=1) + "\n")
+    finally:
+        shutil.rmtree(folder)
     print(f"seed {options.seed}:", ", ".join(f"{n} {what}" for what, n in sorted(counts.items())))
     return 0
 
