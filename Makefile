@@ -30,7 +30,7 @@ NATIVE = $(wildcard cc/core/*.cc cc/core/*.h cc/core/scorer/*.cc cc/core/scorer/
 # Make must not delete stamp files of intermediate targets.
 .SECONDARY:
 
-.PHONY: help tensorflows built setup train test test-cc test-aarch64 test-asan test-tsan test-cc-asan test-cc-tsan test-ops-asan test-slow test-smoke test-fake-gpu test-gpu test-gpu-check test-nvcc gpu-proof test-tpu fuzz fuzz-coverage lint format bench bench-gpu quality cuda-library cuda-wheel wheel test-wheel release stubs docs bazel clean
+.PHONY: help tensorflows built setup train test test-cc test-aarch64 test-asan test-tsan test-cc-asan test-cc-tsan test-ops-asan test-slow test-smoke test-fake-gpu test-gpu test-gpu-check test-nvcc gpu-proof test-tpu fuzz fuzz-coverage mutants lint format bench bench-gpu quality cuda-library cuda-wheel wheel test-wheel release stubs docs bazel clean
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / { printf "make %-14s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 	@echo "TF=2.15 selects the TensorFlow version of a target, TEST_TFS=2.21 the TensorFlow versions of the tests."
@@ -160,6 +160,11 @@ fuzz: .venv/tf-$(TF)/.built ## try changed inputs of the C++ core, the ops and t
 fuzz-coverage: .venv/tf-$(TF)/.built ## report which code of the core the kept inputs reach
 	.venv/tf-$(TF)/bin/python native_build.py fuzzer-coverage
 	.venv/tf-$(TF)/bin/python tests/fuzz/run.py --coverage
+
+# Needs an hour for 100 mutants. MUTANTS="--language cc --count 20" passes options.
+MUTANTS ?= --language python
+mutants: .venv/tf-$(TF)/.built ## change the sources at random places and count the changes that no test notices
+	.venv/tf-$(TF)/bin/python -m tests.mutation.run $(MUTANTS)
 
 # Child processes import the package from the current folder.
 test-ops-asan: .venv/tf-$(TF)/.built

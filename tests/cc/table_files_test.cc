@@ -129,5 +129,27 @@ TEST(SumsCacheTest, ThreadsGetTheSumsOfTheirTerms) {
   EXPECT_GT(cache.bytes(), 0);
 }
 
+TEST(SumsCacheTest, ASumIsKeptOnceAndWhileItIsUsed) {
+  SumsCache cache(1 << 16);
+  std::string key;
+  std::vector<float> found;
+  const float sum[] = {1.5f};
+  const int64_t used[] = {-1, 3};
+  cache.Insert({1, used, nullptr, 2}, sum, 1, &key);
+  const int64_t bytes = cache.bytes();
+  cache.Insert({1, used, nullptr, 2}, sum, 1, &key);
+  EXPECT_EQ(cache.bytes(), bytes);
+  for (int64_t k = 0; k < 2000; ++k) {  // more than there is room for
+    ASSERT_TRUE(cache.Find({1, used, nullptr, 2}, &key, &found));
+    const int64_t other[] = {k, 3};
+    cache.Insert({1, other, nullptr, 2}, sum, 1, &key);
+  }
+  EXPECT_LE(cache.bytes(), 1 << 16);
+  EXPECT_LT(cache.bytes(), 2000 * bytes);
+  const float values[] = {1.0f, 1.0f};
+  EXPECT_FALSE(cache.Find({1, used, values, 2}, &key, &found));
+  EXPECT_FALSE(cache.Find({2, used, nullptr, 2}, &key, &found));
+}
+
 }  // namespace table_files_test
 }  // namespace twml::scorer

@@ -22,6 +22,10 @@ TEST(TimeText, PartsOfATimeAreThoseOfItsDate) {
       EXPECT_EQ(PartOfTime(text, {kParts[i], TimeUnit::kSeconds}), kWanted[i]) << text;
     }
   }
+  EXPECT_EQ(PartOfTime("1706696430999", {TimePart::kHour, TimeUnit::kMilliseconds}), 10);
+  EXPECT_EQ(PartOfTime("1706696430999999", {TimePart::kHour, TimeUnit::kMicroseconds}), 10);
+  EXPECT_EQ(PartOfTime("1706696430999999999", {TimePart::kHour, TimeUnit::kNanoseconds}), 10);
+  EXPECT_EQ(PartOfTime("-1", {TimePart::kHour, TimeUnit::kMilliseconds}), 23);
   EXPECT_EQ(PartOfTime("20240131", {TimePart::kWeekday, TimeUnit::kDate}), 3);
   EXPECT_EQ(PartOfTime("20240131", {TimePart::kWeekday, TimeUnit::kNone}), kUnreadableTime);
   EXPECT_EQ(PartOfTime("20240229", {TimePart::kWeekday, TimeUnit::kDate}), 4);

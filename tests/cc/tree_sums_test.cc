@@ -62,5 +62,20 @@ TEST(TreeSums, NodesOutOfRangeAreRefused) {
             "features[2] = 2 is out of range [0, 2)");
 }
 
+TEST(TreeSums, ArraysOfAnotherNumberOfNodesAreRefused) {
+  std::vector<float> sums;
+  const auto refused = [&](auto change) {
+    TwoTrees trees;
+    change(&trees);
+    return trees.Sums({0, 0}, {}, 1, 1, &sums).message();
+  };
+  const std::string end = " must have 6 items, 1 for each of the nodes, got 5";
+  EXPECT_EQ(refused([](TwoTrees* t) { t->thresholds.pop_back(); }), "thresholds" + end);
+  EXPECT_EQ(refused([](TwoTrees* t) { t->missing_left.pop_back(); }), "missing_left" + end);
+  EXPECT_EQ(refused([](TwoTrees* t) { t->values.pop_back(); }), "values" + end);
+  EXPECT_EQ(refused([](TwoTrees* t) { t->children.pop_back(); }),
+            "children must have 12 items, 2 for each of the nodes, got 11");
+}
+
 }  // namespace tree_sums_test
 }  // namespace twml

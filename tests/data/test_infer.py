@@ -573,6 +573,11 @@ def test_what_is_hardly_meant_as_categories_is_uncertain(name, values, kind):
     assert (found.kind, found.sure) == (kind, False)
 
 
+def test_minus_one_is_a_missing_category_and_less_is_a_number():
+    kinds = [look("x1", [i % 7 + lowest for i in range(ROWS)]).kind for lowest in (0, -1, -2)]
+    assert kinds == ["categorical", "categorical", "continuous"]
+
+
 @pytest.mark.parametrize(
     ("name", "missing"), [("birth_date", 0.0), ("signup", 0.0), ("click_time", 0.6)]
 )

@@ -252,6 +252,21 @@ def test_a_rank_that_has_finished_is_not_awaited(group):
 
 
 @law
+def test_a_rank_that_pauses_is_not_missed_before_its_next_message(group):
+    channel, missed = peers.Channel(group, "all", 8, "async"), []
+    message = [np.zeros(8, np.uint8)]
+    for send in (lambda: channel.scatter(message), channel.pause, lambda: channel.scatter(message)):
+        send()
+        group.all_sum([0])
+        for _ in range(2):  # the second one finds nothing new
+            channel.gather()
+        missed.append(channel.counts.missed)
+        group.all_sum([0])
+    others = group.size - 1
+    assert missed == [others, others, 2 * others]
+
+
+@law
 def test_ranks_with_fewer_steps_join_the_rounds_of_the_others(group):
     shared = vector(group, 2)
     for _ in range(2 + group.rank % 2):

@@ -228,6 +228,20 @@ def test_members_and_trials_are_those_of_the_same_configuration(tmp_path):
                 load(other)
 
 
+@pytest.mark.one_tf
+def test_an_interrupted_run_says_whether_it_can_be_continued(tmp_path):
+    config = RunConfig("csv:a.csv", ensemble=2)
+    empty, kept = (
+        RunCheckpoints(tmp_path / name, config, CheckpointOptions(), False) for name in "ab"
+    )
+    kept.keep_trials(KeptTrials([], 1.0))
+    found = [(str(e), e.can_continue) for e in (empty.interrupted(), kept.interrupted())]
+    assert found == [
+        ("interrupted; no checkpoint could be written", False),
+        ("interrupted; what has been trained is kept", True),
+    ]
+
+
 def test_nothing_of_a_training_that_runs_is_removed(tmp_path):
     folder, config = tmp_path / "run.checkpoints", RunConfig("csv:a.csv", ensemble=2)
     running = RunCheckpoints(folder, config, CheckpointOptions(), False)

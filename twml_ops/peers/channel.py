@@ -126,7 +126,6 @@ class Channel:
         self.senders, self.receivers = incoming[rank], tuple(graph[rank])
         self._places = [incoming[to].index(rank) * self._slot_bytes for to in self.receivers]
         self._last = dict.fromkeys(self.senders, self._iteration)
-        self._finished: set[int] = set()
         size = max(1, len(self.senders)) * self._slot_bytes
         with self.group.call("making a window") as MPI:
             if self.group.shares_memory:
@@ -241,7 +240,7 @@ class Channel:
             message = self._read(i, sender)
             if message is not None:
                 found.append(message)
-            elif sender not in self._finished:
+            elif not self._newest(i)["finished"]:
                 self.counts.missed += 1
         self.counts.gathered += len(found)
         if self.consistency == "bsp":
@@ -337,9 +336,8 @@ class Channel:
         limit = self._iteration - self.staleness
         for i, sender in enumerate(self.senders):
             newest = self._newest(i)
-            if newest["finished"]:
-                self._finished.add(sender)
-            elif max(self._last[sender], int(newest["iteration"])) < limit:
+            is_old = max(self._last[sender], int(newest["iteration"])) < limit
+            if is_old and not newest["finished"]:
                 return False
         return True
 
@@ -368,10 +366,6 @@ class Channel:
         for _ in range(_ATTEMPTS):
             trailer = self._newest(slot)
             iteration, size = int(trailer["iteration"]), int(trailer["size"])
-            if trailer["finished"]:
-                self._finished.add(sender)
-            else:
-                self._finished.discard(sender)
             if iteration <= self._last[sender]:
                 return None
             # A torn trailer may name any size.

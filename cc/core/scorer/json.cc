@@ -42,7 +42,6 @@ class JsonParser {
   Status ParseValue(int depth, Json* out) {
     if (depth > kMaxDepth) return Error("at most 32 nested values");
     SkipSpace();
-    if (done()) return Error("a value");
     switch (peek()) {
       case '{':
         return ParseObject(depth, out);
@@ -147,7 +146,7 @@ class JsonParser {
 
   Status ParseEscape(std::string* out) {
     constexpr std::string_view kNames = "\"\\/bfnrt", kBytes = "\"\\/\b\f\n\r\t";
-    if (const size_t i = kNames.find(peek()); !done() && i != std::string_view::npos) {
+    if (const size_t i = kNames.find(peek()); i != std::string_view::npos) {
       ++at_;
       *out += kBytes[i];
       return Status();
