@@ -180,7 +180,7 @@ def groups_of_a_call_are_the_same_groups():
             "partition_axis": "row",
             "build": grouped_model,
             "pipeline": True,
-            "wire_dtype": "float16",
+            "wire_dtype": "int8",
         },
     ):
         found = []
