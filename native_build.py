@@ -438,7 +438,10 @@ def run_ninja(root: Path, ninja: NinjaFile, name: str, targets: list[str]) -> li
         import ninja as ninja_package
 
         executable = Path(ninja_package.BIN_DIR) / "ninja"
-        subprocess.run([str(executable), "-f", script.name, *targets], cwd=directory, check=True)
+        # Ninja would try, with a message of an error, to share the jobs of a make that started it.
+        environment = {k: v for k, v in os.environ.items() if k != "MAKEFLAGS"}
+        command = [str(executable), "-f", script.name, *targets]
+        subprocess.run(command, cwd=directory, env=environment, check=True)
     return [directory / target for target in targets]
 
 

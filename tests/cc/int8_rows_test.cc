@@ -58,12 +58,12 @@ TEST(RowsToInt8, TheThreadsDoNotMatter) {
 TEST(RowsToInt8, RoundingAtRandomIsRightOnAverage) {
   const std::vector<float> rows = {127, 0.3f, -0.3f, 0, 126.9f, -127};
   std::vector<double> sums(rows.size(), 0);
-  constexpr int kTimes = 20000;
+  constexpr int kTimes = 4000;
   for (uint64_t seed = 0; seed < kTimes; ++seed) {
     const Encoded found = Encode(rows, static_cast<int64_t>(rows.size()), &seed);
     for (size_t i = 0; i < rows.size(); ++i) sums[i] += found.decoded[i];
   }
-  for (size_t i = 0; i < rows.size(); ++i) EXPECT_NEAR(sums[i] / kTimes, rows[i], 0.015) << i;
+  for (size_t i = 0; i < rows.size(); ++i) EXPECT_NEAR(sums[i] / kTimes, rows[i], 0.03) << i;
   EXPECT_EQ(sums[3], 0);
 }
 

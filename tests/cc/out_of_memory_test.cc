@@ -135,7 +135,7 @@ TEST(OutOfMemory, NoReadOfSeveralFilesIsLeftBehind) {
   std::vector<char> buffer(2 * kRowsOfFile * kBytes);
   int64_t left_behind = 0;
   const int64_t failures = FailEachAllocation([&] {
-    std::unique_ptr<scorer::RowFile> files[2];
+    std::unique_ptr<scorer::NpyRowFile> files[2];
     bool threw = true;
     // Runs before the files are closed, which ends their threads after what they have to do.
     struct Check {
@@ -147,13 +147,13 @@ TEST(OutOfMemory, NoReadOfSeveralFilesIsLeftBehind) {
             std::any_of(buffer->begin(), buffer->end(), [](char c) { return c != 'x'; });
       }
       std::vector<char>* buffer;
-      std::unique_ptr<scorer::RowFile> (*files)[2];
+      std::unique_ptr<scorer::NpyRowFile> (*files)[2];
       bool* threw;
       int64_t* left_behind;
     };
     const Check check{&buffer, &files, &threw, &left_behind};
     for (int f = 0; f < 2; ++f) {
-      if (!scorer::RowFile::Open(paths[f], false, &files[f]).ok()) std::abort();
+      if (!scorer::NpyRowFile::Open(paths[f], false, &files[f]).ok()) std::abort();
     }
     scorer::RowReaderOptions options;
     options.use_io_uring = false;
