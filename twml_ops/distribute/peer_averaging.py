@@ -247,8 +247,6 @@ class PeerAveraging(tf.keras.callbacks.Callback):
 
     def _go_on(self, failure: PeerFailure) -> None:
         assert self.channel is not None
-        lost = self._group.survive()
+        self._group.survive(failure)
         for each in self._shared:
             each.give_back()
-        if self._group.rank == 0:
-            print(f"ranks {list(lost)} were lost, {self._group.size} go on: {failure}", flush=True)

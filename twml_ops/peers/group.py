@@ -338,11 +338,14 @@ class PeerGroup:
             (Path(folder) / f"error-{self.original_rank}").touch()
         end_process(f"[rank {self.original_rank}] {reason}", leave=True)
 
-    def survive(self) -> tuple[int, ...]:
+    def survive(self, failure: PeerFailure | None = None) -> tuple[int, ...]:
         """Goes on after a `PeerFailure`. A collective call of the ranks that remain.
 
         These agree on who remains, and on the epoch after which they `regroup`. All channels get
-        new windows.
+        new windows. The first of them prints which ranks were lost.
+
+        Args:
+            failure: Where the loss was noticed, which is printed as well.
 
         Returns:
             The original numbers of the ranks that were lost.
@@ -359,7 +362,11 @@ class PeerGroup:
             except PeerFailure:
                 continue
             self._regroup_at = int(epochs.max())
-            return tuple(m for m in before if m not in self.members)
+            lost = [m for m in before if m not in self.members]
+            if lost and self.rank == 0:
+                where = "" if failure is None else f": {failure}"
+                print(f"ranks {lost} were lost, {self.size} go on{where}", flush=True)
+            return tuple(lost)
 
     def deal(self, items: Sequence[Item]) -> Iterator[Item]:
         """This rank's share of what all ranks train on in an epoch.
@@ -409,8 +416,8 @@ class PeerGroup:
                 try:
                     channel.end_epoch()
                     break
-                except PeerFailure:
-                    self.survive()
+                except PeerFailure as failure:
+                    self.survive(failure)
         if self.complete_epoch(number, of):
             self.regroup()
 
@@ -431,8 +438,8 @@ class PeerGroup:
                     channel.pause()  # some ranks may have more messages in this epoch
                 self.all_sum([0], "the wait for all ranks at the end of an epoch")
                 break
-            except PeerFailure:
-                self.survive()
+            except PeerFailure as failure:
+                self.survive(failure)
         self._channels = [each for each in self._channels if not each.is_closed]
         self._regroup_at, self._must_regroup = None, False
         lost = tuple(sorted(set(range(self.full_size)) - set(self.members)))
@@ -444,8 +451,8 @@ class PeerGroup:
             for channel in self._channels:
                 channel.reconnect()
                 channel.share()
-        except PeerFailure:
-            self.survive()
+        except PeerFailure as failure:
+            self.survive(failure)
         except self._mpi.Exception as e:  # all ranks get this error
             print(f"[rank {self.original_rank}] lost ranks were not replaced: {e}", flush=True)
         return tuple(m for m in lost if m in self.members)
@@ -557,8 +564,8 @@ class PeerGroup:
                     channel.finish()
                 self.all_sum([0], "the wait for all ranks to end")
                 break
-            except PeerFailure:
-                self.survive()
+            except PeerFailure as failure:
+                self.survive(failure)
         self._stop.set()
         if self._progress is not None:
             self._progress.join()

@@ -210,8 +210,8 @@ class SharedVector:
             self.scatter(ids)
             self.barrier()
             return self.gather(reduce)
-        except PeerFailure:
-            self.channel.group.survive()
+        except PeerFailure as failure:
+            self.channel.group.survive(failure)
             return []
 
     def _update(self, message: Message) -> Update:

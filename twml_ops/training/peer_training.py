@@ -132,8 +132,8 @@ class PeerTraining(LocalRunner):
                 computed=computed,
                 first=[averaging],
             )
-        except PeerFailure:  # before the training began
-            group.survive()
+        except PeerFailure as failure:  # before the training began
+            group.survive(failure)
             self._averaging = None
         except RunInterrupted:
             raise

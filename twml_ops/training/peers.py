@@ -75,8 +75,8 @@ class PeerDecisions(ChiefDecisions):
         while self._group.rank:
             try:
                 return super().wait(name)
-            except PeerFailure:
-                self._group.survive()
+            except PeerFailure as failure:
+                self._group.survive(failure)
         raise _IsChief
 
     def check(self) -> None:
