@@ -5,6 +5,7 @@ import csv
 import gzip
 import importlib.util
 import io
+import json
 import shutil
 import zipfile
 from pathlib import Path
@@ -40,6 +41,8 @@ def write(folder: Path) -> None:
     day = folder / "days" / "day=2024-04-01"
     day.mkdir(parents=True)
     parquet.write_table(arrow_csv.read_csv(folder / "later.csv"), day / "part.parquet")
+    tables = [{"name": f"t{i}", "rows": 1000, "units": 4, "entries": 1} for i in range(3)]
+    (folder / "tables.json").write_text(json.dumps({"tables": tables}))
     with open(folder / "ads.csv", "w", newline="", encoding="utf-8") as file:
         rng = np.random.default_rng(0)
         rows = zip(
