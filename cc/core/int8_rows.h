@@ -5,8 +5,7 @@
 // exact. Zeros stay zeros.
 //
 // - Rounded to the nearest code, to an even one in the middle of two, an item differs by at most
-// half
-//   the scale.
+//   half the scale.
 // - Rounded at random, up with the probability of the fraction, an item differs by less than the
 //   scale, and by 0 on average (up to 2^-16 of the scale).
 //

@@ -13,7 +13,7 @@ from tests.pairwise import pairwise
 from twml_ops import core, ops
 from twml_ops.ops import _library
 from twml_ops.ops.stock import library as stock
-from twml_ops.ops.stock.update_rules import UPDATE_LOOPS
+from twml_ops.ops.stock.update_rules import UPDATE_FORMULAS
 
 if not _library.is_native():
     pytest.skip("there is no op library to compare with", allow_module_level=True)
@@ -248,7 +248,7 @@ def test_the_rules_are_those_of_the_core():
     rules = core.update_rules()
     described = {
         rule: (len(f.slots), f.rowwise_slots, len(f.hyperparameters))
-        for rule, f in UPDATE_LOOPS.items()
+        for rule, f in UPDATE_FORMULAS.items()
     }
     assert described == rules
     for rule, (number, hyper) in RULES.items():

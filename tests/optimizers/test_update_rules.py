@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 
 from twml_ops import core, optimizers
-from twml_ops.ops.stock.update_rules import UPDATE_LOOPS
+from twml_ops.ops.stock.update_rules import UPDATE_FORMULAS
 from twml_ops.optimizers import update_rules
 from twml_ops.optimizers.apply_update import apply_update
 from twml_ops.optimizers.update_rules import AdagradRule, LazyAdamRule, UpdateRule
@@ -59,7 +59,7 @@ def test_slots_and_hyperparameters_are_those_of_the_kernel(rule, shape):
 
 @pytest.mark.parametrize("rule", RULES, ids=repr)
 def test_named_hyperparameters_are_where_the_formula_expects_them(rule):
-    names = UPDATE_LOOPS[rule.kernel].hyperparameters
+    names = UPDATE_FORMULAS[rule.kernel].hyperparameters
     values = dict(zip(names, rule.hyperparameters(RATE, 4, 0.5), strict=True))
     assert float(values["decay"]) == pytest.approx(0.05)
     for name in names:

@@ -11,7 +11,7 @@ from twml_ops import ops
 from twml_ops.ops._tape import device_scope_of
 from twml_ops.ops.changed_rows import writes_unmarked
 from twml_ops.ops.stock.apply_rows import apply_wide_rows
-from twml_ops.ops.stock.update_rules import UPDATE_LOOPS
+from twml_ops.ops.stock.update_rules import UPDATE_FORMULAS
 from twml_ops.optimizers.update_rules import UpdateRule
 
 __all__ = ["apply_update", "updates_by_kernel"]
@@ -71,7 +71,7 @@ def apply_update(
             decay = tf.cast(learning_rate * weight_decay, variable.dtype)
             variable.assign_sub(variable * decay)
         hyper = rule.hyperparameters(learning_rate, step, dtype=variable.dtype)
-        formula = UPDATE_LOOPS[rule.kernel_rule(variable.shape)]
+        formula = UPDATE_FORMULAS[rule.kernel_rule(variable.shape)]
         formula.step(variable, slots, tf.cast(gradient, variable.dtype), hyper)
         return None
     if variable.dtype not in (tf.float32, tf.bfloat16):

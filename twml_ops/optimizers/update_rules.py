@@ -16,7 +16,7 @@ from typing import Any, ClassVar, NamedTuple
 import tensorflow as tf
 
 from twml_ops import ops
-from twml_ops.ops.stock.update_rules import UPDATE_LOOPS
+from twml_ops.ops.stock.update_rules import UPDATE_FORMULAS
 
 __all__ = [
     "AdagradRule",
@@ -113,7 +113,7 @@ class UpdateRule:
     @property
     def slot_names(self) -> tuple[str, ...]:
         """The names of the slots, in the kernels' order."""
-        return UPDATE_LOOPS[self.kernel].slots
+        return UPDATE_FORMULAS[self.kernel].slots
 
     def slots(self, shape: Sequence[int], dtype: Any) -> list[SlotSpec]:
         """The slots of a variable.
@@ -125,7 +125,7 @@ class UpdateRule:
         Returns:
             One for each of `slot_names`.
         """
-        formula = UPDATE_LOOPS[self.kernel_rule(shape)]
+        formula = UPDATE_FORMULAS[self.kernel_rule(shape)]
         shape, dtype = tuple(shape), tf.as_dtype(dtype)
         return [
             SlotSpec(

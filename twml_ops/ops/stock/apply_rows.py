@@ -11,7 +11,7 @@ import tensorflow as tf
 from twml_ops.ops.stock import check
 from twml_ops.ops.stock.bfloat16 import round_stochastically
 from twml_ops.ops.stock.sparse_linear import one_row_per_id, sum_duplicates_unchecked
-from twml_ops.ops.stock.update_rules import UPDATE_LOOPS, TensorCell, UpdateFormula
+from twml_ops.ops.stock.update_rules import UPDATE_FORMULAS, TensorCell, UpdateFormula
 
 
 def apply_rows(
@@ -57,7 +57,7 @@ def apply_wide_rows(
     handles = [v.handle for v in (var, *slots)]
     shapes = [tf.raw_ops.VariableShape(input=h, out_type=tf.int64) for h in handles]
     ids, rows = gradient.indices, tf.cast(gradient.values, dtype)
-    preconditions = _preconditions(handles, shapes, UPDATE_LOOPS[rule], ids, rows)
+    preconditions = _preconditions(handles, shapes, UPDATE_FORMULAS[rule], ids, rows)
     ids = check.require_well_formed(ids, *preconditions)
     ids, rows = sum_duplicates_unchecked(ids, rows)
     hyper = [tf.cast(h, dtype) for h in hyper]
@@ -91,7 +91,7 @@ def update_rows(
     Returns:
         The operation that updates, or None in eager mode.
     """
-    formula = UPDATE_LOOPS[rule]
+    formula = UPDATE_FORMULAS[rule]
     var, *slots = handles
     dtypes = (tf.float32, tf.bfloat16) if dtype == tf.float32 else (dtype,)
     of_var = check.variable_dtype(var, "var", None, *dtypes)
@@ -124,9 +124,9 @@ def update_rows(
 
 
 def _checked_formula(rule: str, slots: Sequence[Any], hyper: Sequence[tf.Tensor]) -> UpdateFormula:
-    if rule not in UPDATE_LOOPS:
+    if rule not in UPDATE_FORMULAS:
         raise check.invalid_argument(f"rule '{rule}' is not known")
-    formula = UPDATE_LOOPS[rule]
+    formula = UPDATE_FORMULAS[rule]
     number = len(formula.slots), len(formula.hyperparameters)
     if (len(slots), len(hyper)) != number:
         raise check.invalid_argument(

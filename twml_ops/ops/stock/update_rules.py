@@ -143,7 +143,7 @@ def _ftrl(w: Assignable, slots: Sequence[Assignable], g: tf.Tensor, hyper: Seque
 
 
 # What the formulas compute and where they come from: cc/core/update_rules.h and the optimizers.
-UPDATE_LOOPS = {
+UPDATE_FORMULAS = {
     "sgd": UpdateFormula(_sgd, (), ("learning_rate", "decay")),
     "momentum": UpdateFormula(
         _momentum, ("momentum",), ("learning_rate", "decay", "momentum", "nesterov")

@@ -73,7 +73,7 @@ class Gate(tf.keras.layers.Layer):
         return tf.nn.softmax((logits + noise) / tf.convert_to_tensor(self.temperature))
 
     def probabilities(self) -> tf.Tensor:
-        """softmax(α) [..., K], with which the largest α + g is that of each candidate."""
+        """The probability [..., K] that a candidate has the largest α + g, which is softmax(α)."""
         return tf.nn.softmax(tf.convert_to_tensor(self.logits))
 
 
