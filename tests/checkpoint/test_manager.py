@@ -324,6 +324,28 @@ def test_two_writers_do_not_share_a_folder(tmp_path):
     CheckpointManager(tmp_path).save(2, values(), {})
 
 
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_writer_whose_folder_was_replaced_leaves_the_other_one_as_it_is(tmp_path, fails):
+    """As a process that was stopped while the folder was deleted and used by another one."""
+    folder = tmp_path / "c"
+
+    def write(writer, sequence):
+        writer.add("w", "w", [np.zeros(3)])
+        shutil.rmtree(folder)
+        with CheckpointManager(folder, background=False) as other:
+            other.save(1, values(), {})
+        if fails:
+            raise KeyboardInterrupt
+        return writer.commit(sequence, 1, {})
+
+    manager = CheckpointManager(folder, background=False)
+    with pytest.raises(KeyboardInterrupt if fails else CheckpointError, match="|deleted"):
+        manager.add(write, 1)
+    (left,) = CheckpointManager(folder).all()
+    left.verify()
+    check_equal(left, values())
+
+
 def test_a_file_system_without_atomic_rename_works(tmp_path, monkeypatch):
     def replace(source, target):
         raise OSError(errno.ENOTSUP, "Operation not supported")

@@ -137,6 +137,22 @@ def read_bytes(path: Location) -> bytes:
         return bytes(file.read())
 
 
+def identity(path: Location) -> tuple[int, int] | None:
+    """What tells a file or folder that is open from another one that has its name later.
+
+    Args:
+        path: the file or folder.
+
+    Returns:
+        The numbers of its device and of itself; None: there is none, or it is in a store.
+    """
+    try:
+        found = os.stat(str(path))
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
 def make_folders(path: Location) -> None:
     """Creates a folder, and those above it, which are on the disk then.
 

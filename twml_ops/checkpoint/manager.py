@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import threading
 import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -28,6 +27,7 @@ from twml_ops.checkpoint.list_checkpoints import (
 )
 from twml_ops.checkpoint.locations import (
     Location,
+    identity,
     location,
     make_folders,
     remove_tree,
@@ -356,7 +356,7 @@ class CheckpointManager:
         if not alone:
             self._lock.close()
             raise CheckpointError(f"{self.folder}: another process writes checkpoints here")
-        self._lock_file = _identity(self.folder / LOCK_FILE)
+        self._lock_file = identity(self.folder / LOCK_FILE)
         folders = folders_in(self.folder)
         for path in folders:
             if not has_manifest(path):
@@ -374,7 +374,7 @@ class CheckpointManager:
         """Whether the file that this manager has locked is still the one of the folder."""
         if not isinstance(self.folder, Path):
             return self.folder.is_dir()
-        found = _identity(self.folder / LOCK_FILE)
+        found = identity(self.folder / LOCK_FILE)
         return found is not None and found == self._lock_file
 
     def _in_pieces(self, variable: Saved) -> bool:
@@ -572,15 +572,6 @@ class CheckpointManager:
         thread, self._thread = self._thread, None
         if thread is not None:
             thread.join()
-
-
-def _identity(path: Location) -> tuple[int, int] | None:
-    """What tells a file from another one that has its name later; None: there is none."""
-    try:
-        found = os.stat(str(path))
-    except OSError:
-        return None
-    return found.st_dev, found.st_ino
 
 
 def _warn(message: str) -> None:

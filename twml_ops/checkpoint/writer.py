@@ -14,7 +14,14 @@ import numpy as np
 import tensorflow as tf
 
 from twml_ops.checkpoint.errors import CheckpointError
-from twml_ops.checkpoint.locations import Location, open_file, os_errors, remove_tree, sync
+from twml_ops.checkpoint.locations import (
+    Location,
+    identity,
+    open_file,
+    os_errors,
+    remove_tree,
+    sync,
+)
 from twml_ops.checkpoint.manifest import (
     RAW,
     Manifest,
@@ -31,7 +38,8 @@ _ALIGNMENT = 64
 class CheckpointWriter:
     """A checkpoint that is being written: `add` for each variable, then `commit`.
 
-    As a context manager it removes a checkpoint that was not committed.
+    As a context manager it removes a checkpoint that was not committed. If the folder was deleted
+    meanwhile, and another process has made one of its name, that one stays as it is.
 
     Args:
         folder: the folder of the checkpoint, which does not exist yet.
@@ -49,8 +57,12 @@ class CheckpointWriter:
         self._committed = False
         self._file: IO[Any] | None = None
         self._offset = 0
+        self._held = contextlib.ExitStack()
         with _clear_errors(folder):
             folder.mkdir()
+            if isinstance(folder, Path):  # while it is open, no other folder is identical
+                self._held.callback(os.close, os.open(folder, os.O_RDONLY))
+        self._identity = identity(folder)
 
     def __enter__(self) -> CheckpointWriter:
         return self
@@ -65,7 +77,9 @@ class CheckpointWriter:
             if self._file is not None:
                 with contextlib.suppress(OSError, tf.errors.OpError):  # its content is not needed
                     self._file.close()
-            remove_tree(self.folder)
+            if identity(self.folder) == self._identity:
+                remove_tree(self.folder)
+        self._held.close()
 
     def add(
         self,
@@ -144,7 +158,8 @@ class CheckpointWriter:
             The manifest.
 
         Raises:
-            CheckpointError: the disk is full, or the file cannot be written for another reason.
+            CheckpointError: the disk is full, the file cannot be written for another reason, or
+                another process has replaced the folder.
         """
         now = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
         manifest = Manifest(sequence, step, tuple(self._entries), dict(values), base, now)
@@ -153,6 +168,10 @@ class CheckpointWriter:
                 if isinstance(self.folder, Path):
                     os.fsync(self._file.fileno())
                 self._file.close()  # which is what brings it to an object store
+            if identity(self.folder) != self._identity:
+                raise CheckpointError(
+                    f"the checkpoint {self.folder} cannot be written: its folder was deleted"
+                )
             sync(self.folder)  # a manifest without its data would be a damaged checkpoint
             manifest.write(self.folder)
             self._committed = True
