@@ -126,12 +126,14 @@ assert len(vector.gather()) == 1
     assert "bad data" in output
 
 
-def test_a_job_with_a_rank_that_does_not_answer_starts_again(tmp_path):
+@pytest.mark.parametrize("pause", ["threading.Event().wait()", "os.kill(os.getpid(), 19)"])
+def test_a_job_with_a_rank_that_does_not_answer_starts_again(tmp_path, pause):
+    """Its other threads run, or the system has stopped all of it."""
     code = f"""
 import os, pathlib, threading
 if start == 0 and group.rank == 1:
     pathlib.Path({str(tmp_path / "pid")!r}).write_text(str(os.getpid()))
-    threading.Event().wait()
+    {pause}
 vector.scatter()
 vector.barrier()
 """

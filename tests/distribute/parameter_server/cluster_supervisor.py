@@ -86,6 +86,7 @@ def run(
     stops=(),
     pause=None,
     resume_after=None,
+    replaced=False,
     later_timeout=None,
     network=False,
     one_batch=False,
@@ -103,6 +104,9 @@ def run(
             and every other worker does as many steps before and the rest afterwards.
         resume_after: How many other processes have to die until stopped processes are resumed;
             None: they are resumed when the chief has ended.
+        replaced: Whether another process takes the place of each worker that is stopped, at another
+            address, as a scheduler does that has lost a host. The first is resumed when the other
+            one has reported a step.
         later_timeout: The trainers' timeout after their first step, which takes longer than the
             others; None: the timeout does not change.
         network: Whether each process has its own host, that is, a network namespace.
@@ -113,6 +117,8 @@ def run(
     Returns:
         A dictionary: "step"; "loss", "own" steps and "generation" of the queues by worker; the
         final "weights" and the "final" log loss on all data; "deaths", [job, index, status] each;
+        "zombies", [index, status, steps that it reported after it was resumed] of each worker that
+        was replaced;
         "resumed", the step at which stopped processes were resumed, and "reported", the steps that
         each worker had reported by then; "hang" if the run had to be ended.
     """
@@ -120,6 +126,7 @@ def run(
         data = (lambda context: batches(context)[:1]) if one_batch else batches
         data = (lambda _: id_batches()) if options.get("rows_of_ids") else data
         supervisor = Supervisor(net, servers, workers, steps, data, options, later_timeout, pause)
+        supervisor.replaced = replaced
         return supervisor.supervise(list(kills), list(stops), resume_after, limit)
 
 
@@ -133,11 +140,14 @@ class Supervisor:
         self.later_timeout = later_timeout
         self.pause = pause
         self.paused, self.until_paused = os.pipe()
-        self.ports = Ports(servers + workers)
+        self.ports = Ports(servers + 2 * workers)
+        self.replaced = False
+        self.substitutes = {}  # process -> the one whose place it has taken
+        self.zombies = {}  # process that was replaced -> steps that it has reported afterwards
         names = ["127.0.0.1"] * (servers + workers)
         if net is not None:
             names = [net.address(h) for h in net.hosts]
-        numbered = zip(names, self.ports.numbers, strict=True)
+        numbered = zip(names, self.ports.numbers[: servers + workers], strict=True)
         self.addresses = [f"{name}:{port}" for name, port in numbered]
         self.alive, self.pipes, self.stopped = {}, {}, []
         self.kill_at = None  # the time of the next kill, when its step has been reached
@@ -152,9 +162,9 @@ class Supervisor:
             "weights": None,
             "final": None,
         }
-        self.found["deaths"] = []
+        self.found["deaths"], self.found["zombies"] = [], []
 
-    def start(self, job, index):
+    def start(self, job, index, port=None):
         reading, writing = os.pipe()
         pid = os.fork()
         if pid == 0:
@@ -163,7 +173,9 @@ class Supervisor:
                 os.close(self.until_paused)
             if self.net is not None:
                 enter(self.net, index if job == "ps" else self.servers + index)
-            addresses = self.addresses
+            addresses = list(self.addresses)
+            if port is not None:
+                addresses[self.servers + index] = f"127.0.0.1:{port}"
             own = range(index, self.servers, self.workers) if self.servers_in_workers else ()
             cluster = Cluster(
                 addresses[: self.servers], addresses[self.servers :], job, index, own_servers=own
@@ -172,6 +184,7 @@ class Supervisor:
                  self.paused, lambda line: os.write(writing, f"{line}\n".encode()))  # fmt: skip
         os.close(writing)
         self.alive[pid], self.pipes[reading] = (job, index), [pid, b""]
+        return pid
 
     def read(self, pipe):
         """Reads what a process has reported, and returns whether it has ended."""
@@ -185,6 +198,11 @@ class Supervisor:
     def note(self, pid, kind, value):
         job, index = self.alive[pid]
         found = self.found
+        if pid in self.zombies:
+            self.zombies[pid] += kind == "step"
+            return
+        if kind == "step" and pid in self.substitutes:
+            os.kill(self.substitutes.pop(pid), signal.SIGCONT)
         if kind in ("step", "end"):
             found["step"] = max(found["step"], int(value))
             self.reported[str(index)] += kind == "step"
@@ -211,7 +229,7 @@ class Supervisor:
             self.signal((job, index), signal.SIGCONT if reachable else signal.SIGSTOP)
 
     def signal(self, victim, number):
-        pids = [p for p, t in self.alive.items() if t == victim]
+        pids = [p for p, t in self.alive.items() if t == victim and p not in self.zombies]
         for pid in pids:
             os.kill(pid, number)
         return pids
@@ -230,6 +248,8 @@ class Supervisor:
             self.set_reachable([tuple(victim)], False)
             self.stopped.append(tuple(victim))
             self.died_since.clear()
+            if self.replaced:
+                self.replace(*self.stopped.pop())
         chief_done = ("worker", 0) not in self.alive.values()
         if self.stopped and (
             chief_done if resume_after is None else len(self.died_since) >= resume_after
@@ -238,6 +258,14 @@ class Supervisor:
             self.set_reachable(self.stopped, True)
             self.stopped.clear()
 
+    def replace(self, job, index):
+        """Starts another process of a worker that is stopped."""
+        (pid,) = [p for p, task in self.alive.items() if task == (job, index)]
+        os.waitpid(pid, os.WUNTRACED)  # until it has stopped
+        self.zombies[pid] = 0
+        other = self.start(job, index, self.ports.numbers[self.servers + self.workers + index])
+        self.substitutes[other] = pid
+
     def restart(self, pipe):
         """Restarts a process that has ended without success, and returns whether it has failed."""
         pid, _ = self.pipes.pop(pipe)
@@ -245,6 +273,10 @@ class Supervisor:
         _, status = os.waitpid(pid, 0)
         job, index = self.alive.pop(pid)
         aimed = self.aimed.pop(pid, None)
+        if pid in self.zombies:
+            code = os.waitstatus_to_exitcode(status)
+            self.found["zombies"].append([index, code, self.zombies.pop(pid)])
+            return False
         if not status:
             return False
         if aimed is not None and status != signal.SIGKILL:

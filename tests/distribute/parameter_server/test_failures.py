@@ -220,3 +220,49 @@ def test_training_survives_ten_kills_at_random_steps(child, mode, job):
     assert abs(killed["final"] - undisturbed["final"]) < NOISE
     if mode == "sync":
         assert_same_end(killed, undisturbed)
+
+
+STOPPED = {"checkpoints": True, "checkpoint_every": 4, "later_timeout": 6}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("index", [0, 1])
+@pytest.mark.parametrize("job", ["worker", "ps"])
+def test_a_member_that_is_stopped_for_longer_than_the_timeout_changes_no_bit(
+    child, outcome, job, index
+):
+    """It goes on when all that wait for it have ended, and have been started again."""
+    waiting = 1 if job == "worker" else 2
+    stops = {"stops": [[7, job, index]], "resume_after": waiting}
+    stopped = child.request({"steps": 20, **SYNCHRONOUS, **STOPPED, **stops})
+    assert "hang" not in stopped
+    assert sum(d[2] == EXIT_LOST << 8 for d in stopped["deaths"]) >= waiting
+    assert stopped["step"] == 20
+    assert stopped["weights"] == outcome("no kills")["weights"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_worker_that_was_replaced_while_it_was_stopped_ends_and_changes_no_bit(child, workers):
+    run = {**SYNCHRONOUS, "workers": workers, "steps": 30}
+    undisturbed = child.request(run)
+    for index in range(workers):
+        replaced = child.request({**run, "stops": [[8, "worker", index]], "replaced": True})
+        assert "hang" not in replaced
+        (zombie,) = replaced["zombies"]
+        assert zombie[:2] == [index, 1]
+        assert zombie[2] <= 1  # the step that was under way
+        assert replaced["weights"] == undisturbed["weights"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("index", [0, 1])
+def test_an_asynchronous_worker_that_was_replaced_while_it_was_stopped_ends(child, index):
+    run = {**SYNCHRONOUS, "mode": "async", "steps": 1500}
+    replaced = child.request({**run, "stops": [[20, "worker", index]], "replaced": True})
+    assert "hang" not in replaced
+    (zombie,) = replaced["zombies"]
+    assert zombie[:2] == [index, 1]
+    assert zombie[2] <= 1  # the step that was under way
+    assert replaced["own"][str(index)] > 0
+    assert replaced["final"] < 0.1  # initially 0.69

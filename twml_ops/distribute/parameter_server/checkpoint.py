@@ -76,6 +76,7 @@ def save(
         tf.errors.OpError: A file cannot be written; `is_write_error` tells this from a server that
             has ended. The checkpoints before are unchanged.
         CheckpointError: The chief cannot write, or another process writes to the folder.
+        WorkerReplacedError: Another process has taken the place of the chief.
     """
     manager, step = manager_of(folder), int(state.step.value().numpy())
 
@@ -154,6 +155,7 @@ def _write(
         "snapshots": snapshots,
         "by_rows": sorted(set(by_rows)) if base is not None else [],
     }
+    state.place.check()
     return writer.commit(*number, {SHARDS: shards, FACTS: dict(facts)}, base)
 
 

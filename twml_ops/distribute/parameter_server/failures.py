@@ -34,6 +34,7 @@ import tensorflow as tf
 from twml_ops import _keras
 from twml_ops.distribute.launch import EXIT_LOST
 from twml_ops.distribute.parameter_server.cluster import Cluster, ClusterError
+from twml_ops.distribute.parameter_server.place import REPLACED, WorkerReplacedError
 from twml_ops.distribute.parameter_server.state import RunState
 from twml_ops.distribute.parameter_server.synchronous_workers import OTHER_STEP, GradientQueues
 from twml_ops.ops._tape import tf_variable
@@ -73,6 +74,7 @@ def run_with_timeout(
         ClusterError: The function has not returned within `timeout` seconds, or failed because a
             process that it needs has ended. All other exceptions of the function are raised as
             they are.
+        WorkerReplacedError: Another process has taken the place of this worker.
     """
     result: list[Any] = []
     error: list[BaseException] = []
@@ -94,6 +96,8 @@ def run_with_timeout(
     if not error:
         return result[0]
     e = error[0]
+    if isinstance(e, tf.errors.InvalidArgumentError) and REPLACED in str(e):
+        raise WorkerReplacedError(REPLACED) from e
     lost = isinstance(e, tf.errors.InvalidArgumentError) and any(
         text in str(e) for text in ("context_id", OTHER_STEP)
     )
@@ -110,17 +114,18 @@ def exit_on_cluster_error() -> Iterator[None]:
 
     The exit status is `twml_ops.distribute.launch.EXIT_LOST`, 75, with which `twml-ops launch`
     restarts a process; Kubernetes restarts it with any status. The process ends without cleaning
-    up, since one of its threads may still wait for a server that is gone.
+    up, since one of its threads may still wait for a server that is gone. If another process has
+    taken the place of this one, the status is 1, so that `twml-ops launch` does not restart it.
 
     Yields:
         Nothing.
     """
     try:
         yield
-    except ClusterError as e:
+    except (ClusterError, WorkerReplacedError) as e:
         print(f"error: {e}", file=sys.stderr, flush=True)
         sys.stdout.flush()
-        os._exit(EXIT_LOST)
+        os._exit(EXIT_LOST if isinstance(e, ClusterError) else 1)
 
 
 def join_run(
@@ -133,7 +138,8 @@ def join_run(
 ) -> None:
     """Joins the run, as a process that starts for the first time or again.
 
-    A worker waits until the chief has filled the servers. The chief goes on with the values that
+    The process takes its place from one that had it before. A worker waits until the chief has
+    filled the servers. The chief goes on with the values that
     the servers have. It fills the servers if values are missing, if a synchronous leader has ended
     in the middle of an update, or if the values are of a run that has finished. It also fills them
     if it is the only worker, since the servers then lack the dense weights.
@@ -150,6 +156,7 @@ def join_run(
         ClusterError: The chief has not filled the servers within `timeout` seconds.
     """
     own_queues = queues if cluster.job == "worker" else None
+    state.place.take()
     if not cluster.is_chief:
         state.wait_for_marker(timeout)
         state.create(state.read_layout())

@@ -15,6 +15,7 @@ import tensorflow as tf
 
 from twml_ops.distribute.parameter_server.cluster import Cluster, ClusterError
 from twml_ops.distribute.parameter_server.dynamic_rows import RemoteLookup
+from twml_ops.distribute.parameter_server.place import Place
 from twml_ops.distribute.parameter_server.tables import RemoteTable, RemoteVariable
 from twml_ops.ops._tape import tf_variable
 
@@ -104,6 +105,7 @@ class RunState:
         worker_steps: int64 [workers], the steps of each asynchronous worker.
         joined: int64 [workers], how often each synchronous worker has joined a generation.
         snapshots: int64, the snapshots in the averages of the weights.
+        place: The place of this process among the workers.
         tables: The tables.
         lookups: The lookups of rows of ids.
         shared_variables: The dense weights on the servers; empty without `share_dense`.
@@ -123,6 +125,7 @@ class RunState:
         self.prefix = prefix
         self.steps_before = steps_before
         self.devices = cluster.devices
+        self.place = Place(prefix, cluster)
         self.tables = list(tables)
         self.lookups = list(lookups)
         self.optimizer = optimizer
@@ -230,7 +233,7 @@ class RunState:
         single = [self.step, self.generation, self.updating, self.worker_steps, self.joined]
         single += [self._layout, self.snapshots, *self._finished, *self._reached]
         lookups = [v for each in self.lookups for v in each.all_variables()]
-        return [*self._markers, *single, *shared, *tables, *lookups]
+        return [*self._markers, *self.place.variables, *single, *shared, *tables, *lookups]
 
     def set_updating(self, updating: bool) -> tf.Operation:
         """Notes that an update begins or has ended. Used in a graph.

@@ -84,7 +84,11 @@ class GradientQueues:
 
         Returns:
             Whether it is another generation than before.
+
+        Raises:
+            WorkerReplacedError: Another process has taken the place of this worker.
         """
+        self._state.place.check()
         before = self.generation
         self._count_in()
         self.generation = int(self._state.generation.value().numpy())

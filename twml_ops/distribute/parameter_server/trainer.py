@@ -58,6 +58,7 @@ WireDtype = Literal["float32", "bfloat16", "float16", "int8"]
 _MAX_LOSSES = 1000
 _POLL_SECONDS = 0.002
 _FINISH_POLL_SECONDS = 0.1
+_PLACE_SECONDS = 5.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -627,6 +628,11 @@ class HybridTrainer:
                 lambda: self._train_and_results(number, group, prefetched, next_xs),
             )
         except ClusterError as e:
+            # A process that was stopped for long finds its step too late.
+            with contextlib.suppress(ClusterError):
+                run_with_timeout(
+                    min(self._timeout, _PLACE_SECONDS), "the place", self.state.place.check
+                )
             if self._queues is None:
                 raise
             if not self._call("joining a new generation of queues", self._queues.rejoin):

@@ -119,7 +119,9 @@ class Updates:
             others = [[*scalars, *each] for each in tensors]
             sent = exchange.send_gradients(others, random_bits)
             for device, pairs, found in zip(self._cluster.devices, dense, sent, strict=False):
-                with tf.device(device):
+                # All updates on a server need the learning rate.
+                guards = self._state.place.guards(device)
+                with tf.device(device), tf.control_dependencies(guards):
                     rates, steps = (tf.unstack(t, len(optimizers)) for t in found[:2])
                     for each, rate, step in zip(optimizers, rates, steps, strict=True):
                         self._scalars[id(each), device] = rate, step
