@@ -365,3 +365,14 @@ def test_what_the_user_says_of_columns_counts(opened):
     ):
         with pytest.raises(DataError, match=message):
             opened(body, uses=wrong)
+
+
+def test_a_year_of_two_digits_is_one_of_1970_to_2069_in_each_form():
+    years = {"70": 1970, "85": 1985, "99": 1999, "00": 2000, "24": 2024, "69": 2069}
+    for form in ("1/31/{}", "31/Jan/{}", "31-Jan-{} 10:00"):
+        short, long = (
+            text_values.times_of_texts(pa.array([form.format(y) for y in each], pa.string()))
+            for each in (years, years.values())
+        )
+        assert short[1].all()
+        np.testing.assert_array_equal(short[0], long[0])

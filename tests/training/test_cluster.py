@@ -1,11 +1,15 @@
 """The data of the workers of a cluster, and the numbers of its stages."""
 
 import json
+from pathlib import Path
 
+import numpy as np
 import pytest
 
+from twml_ops.checkpoint import State
 from twml_ops.data import libsvm, open_source, text
 from twml_ops.distribute import Cluster
+from twml_ops.training.callbacks import EarlyStopping
 from twml_ops.training.cluster import worker_batches, worker_data
 from twml_ops.training.cluster_runner import ClusterRunner
 from twml_ops.training.cluster_stages import ClusterStages
@@ -106,3 +110,24 @@ def test_a_chief_that_decides_otherwise_after_a_restart_is_refused(stages, tmp_p
     once_more = ClusterStages(stages.asked, tmp_path / "run", SILENT, resume=False)
     with pytest.raises(UserError, match="the data have changed; use --overwrite"):
         once_more.announce(1, Stage(stages.asked, "all", 4, True))
+
+
+@pytest.mark.parametrize("content", [b"[" * 100_000, b"{", b"\xff"])
+def test_a_damaged_decision_is_named(stages, content):
+    stages.announce(1, Stage(stages.asked, "all", 3, True))
+    (Path(stages.decisions.folder) / "stage-1.json").write_bytes(content)
+    with pytest.raises(ValueError, match=r"stage-1.json: is damaged"):
+        stages.decisions.get("stage-1")
+
+
+def test_the_best_weights_of_a_stage_that_are_missing_are_named(stages):
+    stages.announce(1, Stage(stages.asked, "all", 3, True))
+    stopping = EarlyStopping(2, restore=True)
+    stages.restore_weights(stopping)  # there is no best epoch yet
+    best = State({"best_epoch": 2, "best_loss": 0.5}, {})
+    stopping.restore_state(best)
+    with pytest.raises(UserError, match="the weights of epoch 2, the best of stage 1, are missing"):
+        stages.restore_weights(stopping)
+    stages.keep_weights(2, State(best.values, {"0": np.ones(3)}))
+    stages.restore_weights(stopping)
+    np.testing.assert_array_equal(stopping.checkpoint_state().arrays["0"], np.ones(3))

@@ -11,6 +11,7 @@ from twml_ops.training.cluster_evaluator import (
     read_evaluations,
     wait_for_evaluation,
 )
+from twml_ops.training.errors import UserError
 
 
 def test_entries_are_read_in_order(tmp_path):
@@ -45,3 +46,12 @@ def test_the_log_is_copied_to_the_run_if_there_is_one(tmp_path):
     append_evaluation(tmp_path, 10, {"auc": 0.5})
     copy_evaluations(tmp_path, tmp_path / "run")
     assert read_evaluations(tmp_path / "run") == read_evaluations(tmp_path)
+
+
+@pytest.mark.parametrize("line", ["[" * 100_000, "3", '{"step": "x"}', "{", "\udcff"])
+def test_a_damaged_log_is_named(tmp_path, line):
+    append_evaluation(tmp_path, 10, {"auc": 0.5})
+    with open(tmp_path / EVALUATIONS, "a", errors="surrogateescape") as log:
+        log.write(line + "\n")
+    with pytest.raises(UserError, match=f"{EVALUATIONS}: is damaged"):
+        read_evaluations(tmp_path)

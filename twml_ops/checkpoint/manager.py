@@ -234,7 +234,8 @@ class CheckpointManager:
             return found
         if damaged:
             raise CheckpointDamaged(
-                f"{self.folder}: none of its checkpoints can be used: {'; '.join(problems)}"
+                f"{self.folder}: none of its checkpoints can be used: {'; '.join(problems)} "
+                "(a training notices damage when it starts, `twml-ops checkpoints verify` always)"
             )
         return None
 

@@ -31,7 +31,10 @@ TIME = (
 DAY_FIRST = (r"^([0-9]{1,2})\.([0-9]{1,2})\.([0-9]{4})([^0-9]|$)", r"\3-\2-\1\4")
 MONTH_FIRST = (r"^([0-9]{1,2})/([0-9]{1,2})/([0-9]{4})([^0-9]|$)", r"\3-\1-\2\4")
 """Dates in other orders, and the same with the year first, as `TIME` has them."""
-_SHORT_YEAR = r"^([0-9]{1,2}/[0-9]{1,2}/)([0-9]{2})($|[ ,])"  # of spreadsheets: `1/31/24`
+_SHORT_YEARS = {  # of spreadsheets, as `1/31/24`: those of 1970 to 2069
+    "20": r"^([0-9]{1,2}/[0-9]{1,2}/)([0-6][0-9])($|[ ,])",
+    "19": r"^([0-9]{1,2}/[0-9]{1,2}/)([7-9][0-9])($|[ ,])",
+}
 _COMPACT = r"^([0-9]{4})([0-9]{2})([0-9]{2})T([0-9]{2})([0-9]{2})([0-9]{2})"
 _MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
 _DAY, _MONTH, _YEAR = (
@@ -141,7 +144,10 @@ def numbers_of_slashes(texts: pa.Array) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _year_first(texts: pa.Array, day_first: bool = False) -> pa.Array:
-    """Texts in which dates as `31.1.2024`, `1/31/2024` and `31 Jan 2024` begin with the year."""
+    """Texts in which dates as `31.1.2024`, `1/31/2024` and `31 Jan 2024` begin with the year.
+
+    A year of two digits is one of 1970 to 2069.
+    """
     if pc.all(pc.match_substring_regex(texts, "^[0-9]{4}[-/]")).as_py():
         return texts
     texts = _without_month_names(texts)
@@ -149,7 +155,8 @@ def _year_first(texts: pa.Array, day_first: bool = False) -> pa.Array:
         texts = pc.replace_substring_regex(texts, _COMPACT, r"\1-\2-\3T\4:\5:\6")
     if not pc.any(pc.match_substring_regex(texts, "^[0-9]{1,2}[./]")).as_py():
         return texts
-    texts = pc.replace_substring_regex(texts, _SHORT_YEAR, r"\120\2\3")
+    for century, form in _SHORT_YEARS.items():
+        texts = pc.replace_substring_regex(texts, form, rf"\1{century}\2\3")
     texts = pc.replace_substring_regex(texts, *DAY_FIRST)
     form, iso = MONTH_FIRST
     return pc.replace_substring_regex(texts, form, r"\3-\2-\1\4" if day_first else iso)

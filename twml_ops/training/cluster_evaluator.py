@@ -28,7 +28,7 @@ from twml_ops.training.config import RunConfig
 from twml_ops.training.labels import JoinedModel, corrected, training_examples
 from twml_ops.training.model_options import builder_of
 from twml_ops.training.reporter import SILENT, Reporter
-from twml_ops.training.run_folder import is_run, to_finite
+from twml_ops.training.run_folder import damage_is_reported, is_run, to_finite
 from twml_ops.training.sources import LARGE_BATCH_SIZE, open_data
 from twml_ops.training.stage_training import Stage
 from twml_ops.training.trained_run import WarmStart
@@ -43,11 +43,20 @@ def append_evaluation(folder: Path, step: int, metrics: dict[str, float]) -> Non
 
 
 def read_evaluations(folder: Path) -> list[dict[str, Any]]:
-    """The lines of the log; empty if there is no log."""
-    try:
-        return [json.loads(line) for line in (folder / EVALUATIONS).read_text().splitlines()]
-    except FileNotFoundError:
-        return []
+    """The lines of the log; empty if there is no log.
+
+    Raises:
+        UserError: the log is damaged.
+    """
+    path = folder / EVALUATIONS
+    with damage_is_reported(path):
+        try:
+            found = [json.loads(line) for line in path.read_text().splitlines()]
+        except FileNotFoundError:
+            return []
+        for line in found:
+            _ = line["step"] + 0
+    return found
 
 
 def wait_for_evaluation(folder: Path, step: int, timeout: float) -> bool:

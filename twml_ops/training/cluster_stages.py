@@ -170,12 +170,21 @@ class ClusterStages:
             manager.save(epoch, arrays, {})
 
     def restore_weights(self, stopping: EarlyStopping) -> None:
-        """Gives early stopping the weights of its best epoch, if another process has trained it."""
+        """Gives early stopping the weights of its best epoch, if another process has trained it.
+
+        Raises:
+            UserError: they are missing.
+        """
         state = stopping.checkpoint_state()
         if not stopping.best_epoch or state.arrays:
             return
         with CheckpointManager(self._best_folder, background=False) as manager:
             found = [c for c in manager.all() if c.manifest.step == stopping.best_epoch]
+            if not found:
+                raise UserError(
+                    f"{self._best_folder}: the weights of epoch {stopping.best_epoch}, the best of "
+                    f"stage {self._count}, are missing; use --overwrite to begin again"
+                )
             arrays = {name: found[-1].read(name) for name in found[-1].entries}
         stopping.restore_state(State(state.values, arrays))
 

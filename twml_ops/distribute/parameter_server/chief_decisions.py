@@ -63,12 +63,19 @@ class ChiefDecisions:
 
         Returns:
             The value; None if it has not been made.
+
+        Raises:
+            ValueError: The file is damaged.
         """
         path = self._path(name)
         if not tf.io.gfile.exists(path):
             return None
-        with tf.io.gfile.GFile(path) as f:
-            return json.loads(f.read())
+        with tf.io.gfile.GFile(path, "rb") as f:
+            content = f.read()
+        try:
+            return json.loads(content)
+        except (ValueError, RecursionError) as e:
+            raise ValueError(f"{path}: is damaged: {e}") from e
 
     def announce(self, name: str, value: Any) -> None:
         """Makes a decision. Only the chief calls this.
