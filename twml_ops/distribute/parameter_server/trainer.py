@@ -29,8 +29,8 @@ from twml_ops.distribute.parameter_server.failures import (
     WorkerBatches,
     join_run,
     run_with_timeout,
-    unpack_batch,
 )
+from twml_ops.distribute.parameter_server.flat_batches import FlatBatch, StepCalls, unpack_batch
 from twml_ops.distribute.parameter_server.optimizer_slots import (
     SavedSlots,
     assign_slots,
@@ -307,7 +307,7 @@ class HybridTrainer:
         self._fit_until = max(self._fit_until, steps)
         batches = WorkerBatches(dataset_fn, context)
         if self.model is None:
-            self.build(batches.first())
+            self.build(batches.first().restored())
         last = steps if save_last else None
         done = self.steps_done()
         if done < steps:
@@ -321,7 +321,7 @@ class HybridTrainer:
             group = [batches.peek(i) for i in range(count)]
             next_group = None
             if self._pipeline:
-                first = _features(group[: self._exchange_every])
+                first = [batch.restored()[0] for batch in group[: self._exchange_every]]
                 if ahead != len(first):
                     prefetched = self._call("prefetching products", self._prefetch, first)
                 next_group = group[-self._exchange_every :]
@@ -598,8 +598,7 @@ class HybridTrainer:
         )
 
     def _create_functions(self) -> None:
-        self._traced: list[Any] = []
-        self._train = tf.function(self._graph.train, reduce_retracing=True, autograph=False)
+        self._train = StepCalls(self._graph.train)
         self._prefetch = tf.function(self._graph.prefetch, reduce_retracing=True, autograph=False)
         self._forward = tf.function(self._graph.forward, reduce_retracing=True, autograph=False)
 
@@ -618,14 +617,19 @@ class HybridTrainer:
         counts = self._steps_per_execution, self._exchange_every
         return next((count for count in counts if own >= count), 1)
 
-    def _run_steps(self, done: int, group: Any, prefetched: Any, next_group: Any) -> Any:
+    def _run_steps(
+        self,
+        done: int,
+        group: list[FlatBatch],
+        prefetched: Any,
+        next_group: list[FlatBatch] | None,
+    ) -> Any:
         """Returns the result of `StepGraph.train`; None if there is a new generation of queues."""
-        next_xs = None if next_group is None else _features(next_group)
         number = tf.constant(done, tf.int64)
         try:
             return self._call(
                 f"step {done + 1}",
-                lambda: self._train_and_results(number, group, prefetched, next_xs),
+                lambda: self._train_and_results(number, group, prefetched, next_group),
             )
         except ClusterError as e:
             # A process that was stopped for long finds its step too late.
@@ -643,21 +647,10 @@ class HybridTrainer:
             return None
 
     def _train_and_results(self, *args: Any) -> Any:
-        self._trace(args)
         next_products = self._train(*args)
         losses, step, worker_steps = self._graph.results()
         # Not an empty list, for which the graph would be traced again.
         return losses.numpy(), step, worker_steps, next_products or None
-
-    def _trace(self, args: tuple[Any, ...]) -> None:
-        """Traces a step for any number of examples, once for each structure of the arguments.
-
-        Otherwise a smaller last batch would be traced again at each of its places in a call.
-        """
-        specs = tf.nest.map_structure(_any_length, args)
-        if specs not in self._traced:
-            self._traced.append(specs)
-            self._train.get_concrete_function(*specs)
 
     def _wait_for_slow_workers(self, worker_steps: Any) -> None:
         """Waits while this worker is more than `max_staleness` steps ahead of the slowest."""
@@ -708,21 +701,3 @@ class HybridTrainer:
         if not self.cluster.servers:
             return function(*args)
         return run_with_timeout(self._timeout, description, function, *args)
-
-
-def _any_length(value: Any) -> Any:
-    """The type of a tensor of a batch without its number of examples."""
-    if isinstance(value, tf.RaggedTensor):
-        inner = value.shape[1 + value.ragged_rank :]
-        shape = [None] * (1 + value.ragged_rank) + inner.as_list()
-        return tf.RaggedTensorSpec(shape, value.dtype, value.ragged_rank, value.row_splits.dtype)
-    if isinstance(value, tf.SparseTensor):
-        return tf.SparseTensorSpec([None, *value.shape[1:]], value.dtype)
-    if value is None:
-        return None
-    tensor = tf.convert_to_tensor(value)
-    return tf.TensorSpec([None, *tensor.shape[1:]] if tensor.shape.rank else [], tensor.dtype)
-
-
-def _features(batches: list[Any]) -> list[Any]:
-    return [x for x, _, _ in batches]
