@@ -10,7 +10,7 @@ from twml_ops import layers
 from twml_ops.distribute.launch import Ports
 from twml_ops.distribute.parameter_server import Cluster, HybridTrainer
 
-PORTS = Ports(4)
+PORTS = Ports(5)
 *SERVERS, WORKER = [f"127.0.0.1:{port}" for port in PORTS.numbers]
 child_test = ChildTests()
 
