@@ -25,18 +25,13 @@ from tests.distribute.parameter_server.trainers import (
     child_test,
     expect_error,
     grouped_model,
+    plan_of,
     train_alone,
     trainer,
 )
 from twml_ops import optimizers
-from twml_ops.distribute.parameter_server import iter_checkpoints
-from twml_ops.planning import ShardedTable, ShardingPlan
-
-
-def plan_of(servers, *places):
-    """A plan of (way, first server) of each table."""
-    zeros = (0.0,) * servers
-    return ShardingPlan(tuple(ShardedTable(*place) for place in places), zeros, zeros)
+from twml_ops.distribute.parameter_server import SavedSlots, iter_checkpoints
+from twml_ops.distribute.parameter_server.state import optimizer_of
 
 
 @child_test
@@ -51,6 +46,25 @@ def each_way_with_each_optimizer_equals_a_single_process():
         assert [s.device for s in table.shards] == [
             hybrid.cluster.devices[i] for i in place.servers(4)
         ]
+
+
+@child_test
+def slots_go_from_one_plan_to_another_one_unchanged():
+    names = names_of_tables(["table", "row", "column-row"], ["rowwise", "adam"])
+    build, make = partial(model_of_tables, names), partial(optimizer_of_tables, names)
+    by_row = [("row", i % 4) for i in range(len(names))]
+    found, saved = [], None
+    for plan in (plan_of_tables(names, 4), plan_of(4, *by_row)):
+        hybrid = trainer(make(), 4, build, "mse", plan=plan, saved_slots=saved)
+        hybrid.fit(batches, 0 if found else 2)
+        model = hybrid.export()
+        model.compile(make())
+        model.optimizer.build(model.trainable_variables)
+        hybrid.export_slots(model)
+        slots = (optimizer_of(model.optimizer, v).slots_of(v) for v in model.trainable_variables)
+        found.append([np.array(s) for of_weight in slots for s in of_weight])
+        saved = SavedSlots(2, lambda model=model: model)
+    same(*found)
 
 
 @child_test
