@@ -4,13 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from twml_ops.planning import ClusterResources, Job, Table
-
-
-def power_law_job(tables: int, seed: int, batch: int = 512) -> Job:
-    """Many tables whose rows and entries follow power laws that do not depend on each other."""
-    rng = np.random.default_rng(seed)
-    return Job(tuple(_table(rng) for _ in range(tables)), batch, slots=1)
+from benchmarks.sharding_plans.generator import power_law_job
+from twml_ops.planning import ClusterResources, Job
 
 
 def small_instance(seed: int) -> tuple[Job, ClusterResources, float]:
@@ -28,17 +23,3 @@ def small_instance(seed: int) -> tuple[Job, ClusterResources, float]:
         cores=float(rng.choice([0.5, 1, 2, 8])),
     )
     return job, cluster, rng.uniform(1.2, 4) * job.stored_bytes / hosts
-
-
-def _table(rng: np.random.Generator) -> Table:
-    """A table with Pareto-distributed rows and entries, half of the time with hot rows."""
-    rows = int(min(1e8, 1000 * (1 + rng.pareto(0.5))))
-    entries = float(min(500.0, 1 + rng.pareto(0.8)))
-    hot = bool(rng.integers(2))
-    return Table(
-        rows,
-        int(2 ** rng.integers(2, 8)),
-        entries,
-        hot_rows=max(1, rows // 100) if hot else 0,
-        hot_share=float(rng.uniform(0.1, 0.9)) if hot else 0.0,
-    )

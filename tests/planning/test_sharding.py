@@ -5,7 +5,8 @@ import math
 import numpy as np
 import pytest
 
-from tests.planning.sharding_instances import power_law_job, small_instance
+from benchmarks.sharding_plans.generator import power_law_job
+from tests.planning.sharding_instances import small_instance
 from twml_ops.planning import WAYS, ClusterResources, Job, Table, shard
 from twml_ops.planning.sharding_axis import TYPICAL_COSTS
 from twml_ops.planning.sharding_costs import placements

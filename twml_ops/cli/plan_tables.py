@@ -11,7 +11,6 @@ from twml_ops.training.errors import UserError
 
 if TYPE_CHECKING:
     from twml_ops.planning import ClusterResources, CpuCosts, Job, Table
-    from twml_ops.report.sharding import NamedPlan
 
 _REQUIRED = {"name": str, "rows": int, "units": int}
 _NUMBERS = ("entries", "unique", "exchanged", "hot_share")
@@ -116,22 +115,10 @@ def plan_tables(
         found = shard(job, cluster, costs or TYPICAL_COSTS, memory=memory, ways=ways or WAYS)
         plan = NamedPlan(tuple(tables), job, found, memory, costs is not None)
         if file is not None:
-            write_json(file, _to_json(plan))
+            write_json(file, found.to_json(plan.names))
         if picture is not None:
             draw_sharding(plan, picture)
     if as_json:
-        print_json(_to_json(plan))
+        print_json(found.to_json(plan.names))
     else:
         print_sharding(make_console(), plan, [path for path in (out_plan, out) if path is not None])
-
-
-def _to_json(plan: NamedPlan) -> dict[str, Any]:
-    servers = len(plan.found.seconds)
-    return {
-        "tables": [
-            {"name": name, "way": table.way, "servers": list(table.servers(servers))}
-            for name, table in zip(plan.names, plan.found.tables, strict=True)
-        ],
-        "seconds": list(plan.found.seconds),
-        "bytes": list(plan.found.bytes),
-    }

@@ -11,8 +11,8 @@ from twml_ops.planning.job import BYTES_OF_NUMBER, ClusterResources, Compute, Jo
 from twml_ops.planning.memory_tiers import TableDemand, TierChoice, choose_tiers
 from twml_ops.planning.predict import Choice, Prediction, calibrate, choose, predict, servers_needed
 from twml_ops.planning.recommend import Recommendation, hosts_to_break_even, recommend
-from twml_ops.planning.sharding import ShardedTable, ShardingPlan, shard
-from twml_ops.planning.sharding_costs import WAYS
+from twml_ops.planning.sharding import shard
+from twml_ops.planning.sharding_plan import WAYS, ShardedTable, ShardingPlan
 from twml_ops.planning.traffic import STRATEGIES, Message, messages
 
 __all__ = [

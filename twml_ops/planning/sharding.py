@@ -4,57 +4,16 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from twml_ops.planning.cpu_costs import CpuCosts
 from twml_ops.planning.job import ClusterResources, Job
 from twml_ops.planning.sharding_axis import TYPICAL_COSTS
-from twml_ops.planning.sharding_costs import TABLE, WAYS, Placed, placements
+from twml_ops.planning.sharding_costs import Placed, placements
+from twml_ops.planning.sharding_plan import TABLE, WAYS, ShardedTable, ShardingPlan
 
 _GAIN = 1e-9  # the share of the seconds by which a change must improve them
-
-
-@dataclass(frozen=True)
-class ShardedTable:
-    """Where one table goes.
-
-    Attributes:
-        way: One of `WAYS`.
-        first: The server of the first part; part i is on server (first + i) modulo the servers.
-    """
-
-    way: str
-    first: int
-
-    def servers(self, count: int) -> tuple[int, ...]:
-        """The servers of the parts, in the order of the parts.
-
-        Args:
-            count: Number of all servers.
-
-        Returns:
-            One server for "table", all of them for the other ways.
-        """
-        parts = 1 if self.way == TABLE else count
-        return tuple((self.first + i) % count for i in range(parts))
-
-
-@dataclass(frozen=True)
-class ShardingPlan:
-    """Where all tables go, and what follows from it.
-
-    Attributes:
-        tables: For each table of the job.
-        seconds: For each server, the predicted duration of a step that waits for this server alone,
-            without the parts of a step that are the same in all plans.
-        bytes: For each server, bytes of its tables with the optimizer's slots.
-    """
-
-    tables: tuple[ShardedTable, ...]
-    seconds: tuple[float, ...]
-    bytes: tuple[float, ...]
 
 
 def shard(

@@ -7,14 +7,8 @@ from dataclasses import dataclass
 
 from twml_ops.planning.cpu_costs import CpuCosts, StepParts
 from twml_ops.planning.job import FLOAT_BYTES, ClusterResources, Job, Table
+from twml_ops.planning.sharding_plan import REPLICATED, TABLE, grid
 from twml_ops.planning.traffic import ROW_ID_BYTES, entries_bytes
-
-TABLE, ROW, COLUMN = "table", "row", "column"
-REPLICATED, COLUMN_ROW = "replicated", "column-row"
-WAYS = (TABLE, ROW, COLUMN, REPLICATED, COLUMN_ROW)
-"""The ways: one server has the table, rows p, p + P, ..., ranges of columns, a copy on each
-server, or ranges of columns whose rows are divided too."""
-
 
 _EQUAL = 1e-4  # relative difference of servers up to which the order of parts does not matter
 
@@ -57,8 +51,9 @@ def placements(
         job: The model and its batches.
         cluster: The hosts.
         costs: What the parts of a step cost.
-        ways: Which of `WAYS` to list. By row, by column or by both needs at least as many rows and
-            columns as parts of them. With one server only "table" is possible.
+        ways: Which of `WAYS` to list. By row or by both needs at least as many rows as parts of
+            them, by column or by both a multiple of the parts of columns. With one server only
+            "table" is possible.
 
     Returns:
         The placements. Ways with equal parts on all servers (to 0.01 %) are listed once.
@@ -81,19 +76,18 @@ def _parts(way: str, table: Table, servers: int) -> tuple[list[_Part], int]:
         return [_Part(1, 1, 1, 1)] + [_Part(0, 0, 0, 0)] * (servers - 1), 1
     if way == REPLICATED and servers > 1:
         return [_Part(1 / servers, 1 / servers, 1, 1)] * servers, 1
-    groups = {ROW: 1, COLUMN: servers, COLUMN_ROW: _groups(servers)}.get(way, 0)
-    row_parts = servers // groups if groups else 0
-    if servers == 1 or not groups or table.units < groups or table.input_dim < row_parts:
+    if servers == 1:
+        return [], 0
+    try:
+        row_parts, groups = grid(way, servers)
+    except ValueError:
+        return [], 0
+    if table.units % groups or table.input_dim < row_parts:
         return [], 0
     shares = [_entry_share(table, i, row_parts) for i in range(row_parts)]
     return [_Part(e, 1, 1 / row_parts, 1 / groups) for _ in range(groups) for e in shares], (
         row_parts
     )
-
-
-def _groups(servers: int) -> int:
-    """The smallest number of column groups that divides the servers into several each, or 0."""
-    return next((g for g in range(2, servers) if servers % g == 0), 0)
 
 
 def _entry_share(table: Table, part: int, parts: int) -> float:

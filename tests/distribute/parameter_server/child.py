@@ -1,4 +1,4 @@
-"""The child process of test_one_process.py: it has three servers and is connected to them."""
+"""The child process of test_one_process.py: it has four servers and is connected to them."""
 
 from tests.child_process import serve_requests
 from tests.distribute.parameter_server import (
@@ -6,6 +6,7 @@ from tests.distribute.parameter_server import (
     dynamic_child_tests,
     exchange_child_tests,
     exchange_every_child_tests,
+    plan_child_tests,
     training_child_tests,
 )
 from tests.distribute.parameter_server.trainers import SERVERS, WORKER, child_test
@@ -18,10 +19,11 @@ __all__ = [
     "dynamic_child_tests",
     "exchange_child_tests",
     "exchange_every_child_tests",
+    "plan_child_tests",
     "training_child_tests",
 ]
 
 if __name__ == "__main__":
-    running = [start_server(Cluster(SERVERS, job="ps", index=i)) for i in range(3)]
+    running = [start_server(Cluster(SERVERS, job="ps", index=i)) for i in range(4)]
     Cluster(SERVERS, [WORKER]).connect(120)
     serve_requests(child_test.run)

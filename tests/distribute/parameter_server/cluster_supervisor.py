@@ -7,6 +7,7 @@ would do.
 
 import contextlib
 import ctypes
+import functools
 import json
 import os
 import select
@@ -19,7 +20,15 @@ import traceback
 import tensorflow as tf
 
 from tests.child_process import serve_requests
-from tests.distribute.parameter_server.model import batches, builder, dynamic_model, id_batches
+from tests.distribute.parameter_server.model import (
+    batches,
+    builder,
+    dynamic_model,
+    id_batches,
+    model_of_tables,
+    optimizer_of_tables,
+    plan_of_tables,
+)
 from twml_ops import optimizers
 from twml_ops.distribute import Cluster, HybridTrainer, exit_on_cluster_error, serve
 from twml_ops.distribute.launch import Ports
@@ -40,10 +49,13 @@ def run_task(cluster, data, steps, options, later_timeout, pause, paused, report
         if cluster.job == "ps":
             serve(cluster)
         build = dynamic_model if options.pop("rows_of_ids", False) else builder
+        optimizer, loss = optimizers.Adagrad(0.1), "binary_crossentropy"
+        names = options.pop("tables", None)
+        if names is not None:
+            build, optimizer = functools.partial(model_of_tables, names), optimizer_of_tables(names)
+            loss, options["plan"] = "mse", plan_of_tables(names, len(cluster.servers))
         with exit_on_cluster_error():
-            trainer = HybridTrainer(
-                build, optimizers.Adagrad(0.1), "binary_crossentropy", cluster=cluster, **options
-            )
+            trainer = HybridTrainer(build, optimizer, loss, cluster=cluster, **options)
             own = 0
 
             def on_step(step, loss):

@@ -12,6 +12,7 @@ from tests.distribute.parameter_server.trainers import (
     TWO_WORKERS,
     child_test,
     grouped_model,
+    plan_of,
     train_alone,
     trainer,
 )
@@ -124,8 +125,9 @@ class ScaleRows(tf.keras.layers.Layer):
 @child_test
 def tables_behind_tables_are_multiplied_in_their_order():
     want = train_alone(optimizers.Adagrad(0.1), chained_model)
-    for axis in ("row", "column"):
-        hybrid = trainer(optimizers.Adagrad(0.1), build=chained_model, partition_axis=axis)
+    plan = plan_of(2, ("table", 1), ("table", 0), ("row", 1))
+    for options in ({"partition_axis": "row"}, {"partition_axis": "column"}, {"plan": plan}):
+        hybrid = trainer(optimizers.Adagrad(0.1), build=chained_model, **options)
         hybrid.fit(batches, 10)
         same(want, hybrid.export().get_weights(), 5e-6)
     x, y = whole_batches()[0]

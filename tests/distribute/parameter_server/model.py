@@ -3,7 +3,8 @@
 import numpy as np
 import tensorflow as tf
 
-from twml_ops import layers
+from twml_ops import layers, optimizers
+from twml_ops.planning import ShardedTable, ShardingPlan
 
 ROWS, BATCH, ENTRIES = 300, 16, 6
 CAPACITY = 24
@@ -65,3 +66,45 @@ def id_batches(number=8, size=8):
         x = tuple(tf.RaggedTensor.from_tensor(t) for t in (ids, values))
         found.append((x, rng.uniform(size=(size, 1)).astype("f")))
     return found
+
+
+RULES = {
+    "sgd": lambda: optimizers.SGD(0.5),
+    "adagrad": lambda: optimizers.Adagrad(0.1),
+    "rowwise": lambda: optimizers.RowWiseAdagrad(0.1),
+    "adam": lambda: optimizers.LazyAdam(0.01, weight_decay=0.1),
+}
+
+
+def names_of_tables(ways, rules=tuple(RULES)):
+    """ "way_rule" of each table. Row-wise Adagrad has a number for each part of a divided row."""
+    pairs = [(way, rule) for way in ways for rule in rules]
+    return [f"{w}_{r}" for w, r in pairs if not (r == "rowwise" and w.startswith("column"))]
+
+
+def model_of_tables(names):
+    """Tables of different sizes; all ops but ours are elementwise, so that bits can be equal."""
+    tf.keras.utils.set_random_seed(7)
+    inputs = [tf.keras.Input([None], dtype=t, ragged=True) for t in ("int64", "float32")]
+    tables = {n: layers.SparseTable(*((ROWS, 16), (75, 32))[i % 2]) for i, n in enumerate(names)}
+    batch = {n: (inputs, inputs[0] // 4)[i % 2] for i, n in enumerate(names)}
+    found = layers.GroupedSparseLinear(tables, {n: n for n in names}, name="tables")(batch)
+    return tf.keras.Model(inputs, tf.keras.layers.Concatenate()(list(found.values())))
+
+
+def optimizer_of_tables(names):
+    rules = {f"^tables/{n}(:|$)": RULES[n.rpartition("_")[2]]() for n in names}
+    return optimizers.CompositeOptimizer(optimizers.SGD(0.1), rules)
+
+
+def plan_of_tables(names, servers):
+    """Each table by the way in its name, with its first part on another server."""
+    tables = (ShardedTable(n.partition("_")[0], i % servers) for i, n in enumerate(names))
+    return ShardingPlan(tuple(tables), (0.0,) * servers, (0.0,) * servers)
+
+
+def assert_close_by_way(names, want, got):
+    """Bits are equal where no products of servers are added."""
+    for name, a, b in zip(names, want, got, strict=True):
+        tolerance = 2e-6 if "row" in name.partition("_")[0] else 0.0
+        np.testing.assert_allclose(b, a, rtol=tolerance, atol=tolerance, err_msg=name)

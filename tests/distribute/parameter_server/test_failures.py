@@ -8,6 +8,7 @@ import pytest
 
 from benchmarks.distributed.network import unavailable
 from tests.child_process import ChildProcess
+from tests.distribute.parameter_server.model import assert_close_by_way, names_of_tables
 from twml_ops.distribute.launch import EXIT_LOST
 
 SAME_DATA = {"one_batch": True, "partition_axis": "row"}
@@ -16,6 +17,10 @@ NOISE = 0.01  # in the final log loss of asynchronous runs, which falls from 0.6
 KILLED = {"checkpoints": True, "checkpoint_every": 10, "timeout": 60}
 
 SYNCHRONOUS = {"servers": 2, "workers": 2, "mode": "sync", "partition_axis": "row"}
+PLANNED = {
+    "servers": 2, "workers": 2, "mode": "sync",
+    "tables": names_of_tables(["table", "row", "column"], ["adagrad", "adam"]),
+}  # fmt: skip
 
 SCENARIOS = {
     "one": {"servers": 2, "workers": 1, "steps": 20, "partition_axis": "row"},
@@ -45,6 +50,11 @@ SCENARIOS = {
         "checkpoints": True, "checkpoint_every": 4, "timeout": 120,
     },
     "no kills": {"steps": 20, **SYNCHRONOUS},
+    "plan": {"steps": 8, **PLANNED},
+    "plan, kills": {
+        "steps": 8, **PLANNED, "kills": [[3, "ps", 1, 3], [6, "worker", 1, 3]],
+        "checkpoints": True, "checkpoint_every": 2, "timeout": 120, "limit": 1800,
+    },
     "several steps": {"steps": 20, "steps_per_execution": 4, **SYNCHRONOUS},
     "servers in workers": {
         "steps": 20, "steps_per_execution": 3, "servers_in_workers": True, **SYNCHRONOUS,
@@ -139,6 +149,29 @@ def test_rows_of_ids_have_the_same_bits_after_a_killed_server_and_a_killed_worke
     assert "hang" not in killed
     assert [d[:2] for d in killed["deaths"] if d[2] == 9] == [["ps", 1], ["worker", 0]]
     assert killed["weights"] == child.request({**undisturbed, "rows_of_ids": True})["weights"]
+
+
+@pytest.mark.slow
+@pytest.mark.one_tf
+def test_a_planned_run_has_the_same_bits_after_a_killed_server_and_a_killed_worker(outcome):
+    killed = outcome("plan, kills")
+    assert "hang" not in killed
+    assert [d[:2] for d in killed["deaths"] if d[2] == 9] == [["ps", 1], ["worker", 1]]
+    assert killed["weights"] == outcome("plan")["weights"]
+
+
+@pytest.mark.slow
+@pytest.mark.one_tf
+@pytest.mark.parametrize("workers", [2, 4])
+def test_planned_tables_of_several_workers_equal_whole_tables(child, workers):
+    """Of each optimizer: bits by table and by column, else all but the order of additions."""
+    names = names_of_tables(["table", "row", "column", "column-row"])
+    run = {"steps": 4, "mode": "sync", "tables": names}
+    own = {"servers_in_workers": True} if workers == 2 else {}
+    got = child.request({**run, "servers": 4, "workers": workers, **own})["weights"]
+    whole = {**run, "tables": [f"table_{n}" for n in names], "servers": 1, "workers": 1}
+    want = child.request(whole)["weights"]
+    assert_close_by_way(names, want, got)
 
 
 @pytest.mark.one_tf

@@ -15,6 +15,8 @@ ON_BOTH = (
     "numbers_of_steps_are_the_recorded_ones",
     "a_checkpoint_is_restored_on_another_number_of_servers_and_the_other_axis",
     "several_steps_of_a_call_are_the_same_steps",
+    "each_way_with_each_optimizer_equals_a_single_process",
+    "a_checkpoint_of_a_plan_is_restored_with_another_plan_on_other_servers",
     "iter_checkpoints_yields_each_checkpoint_as_an_ordinary_model",
     "several_tables_may_be_sent_in_16_bits_and_ahead",
     "tensorflow_sends_the_same_numbers_where_no_port_can_be_reached",

@@ -9,8 +9,9 @@ from tests.distribute.parameter_server.model import builder, whole_batches
 from twml_ops import layers
 from twml_ops.distribute.launch import Ports
 from twml_ops.distribute.parameter_server import Cluster, HybridTrainer
+from twml_ops.planning import ShardedTable, ShardingPlan
 
-PORTS = Ports(4)
+PORTS = Ports(5)
 *SERVERS, WORKER = [f"127.0.0.1:{port}" for port in PORTS.numbers]
 child_test = ChildTests()
 
@@ -47,6 +48,12 @@ def train_alone(optimizer, build=builder, steps=10, loss="binary_crossentropy", 
 def expect_error(kind, message, call):
     with pytest.raises(kind, match=message):
         call()
+
+
+def plan_of(servers, *places):
+    """A plan of (way, first server) of each table."""
+    zeros = (0.0,) * servers
+    return ShardingPlan(tuple(ShardedTable(*place) for place in places), zeros, zeros)
 
 
 GROUP = {"user": layers.SparseTable(300, 4), "ad": layers.SparseTable(300, 6, "he_normal")}

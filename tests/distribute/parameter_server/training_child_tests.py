@@ -361,33 +361,6 @@ def grouped_tables_equal_those_of_a_single_process():
 
 
 @child_test
-def tables_that_are_divided_in_different_ways_equal_those_of_a_single_process():
-    """Also after a checkpoint that another division reads."""
-    want = train_alone(optimizer_by_table(), grouped_model, steps=6)
-    row, column = {"ads/user": "row", "ads/ad": "column"}, {"ads/user": "column", "ads/ad": "row"}
-    with tempfile.TemporaryDirectory() as folder:
-        for servers, axes, steps in ((2, row, 4), (2, column, 6)):
-            options = {"partition_axis": axes, "checkpoint_dir": folder}
-            hybrid = trainer(optimizer_by_table(), servers, grouped_model, **options)
-            hybrid.fit(batches, steps)
-            by_row = {t.path: t.by_row for t in hybrid.placement.tables}
-            assert by_row == {path: axis == "row" for path, axis in axes.items()}
-        same(want, hybrid.export().get_weights(), 2e-5)
-
-
-@child_test
-def an_axis_of_an_unknown_table_is_refused():
-    axes = {"ads/user": "row", "ads/add": "row"}
-    hybrid = trainer(optimizer_by_table(), 2, grouped_model, partition_axis=axes)
-    expect_error(ValueError, "ads/ad, ads/user; got ads/add", lambda: hybrid.fit(batches, 1))
-    expect_error(
-        ValueError,
-        "partition_axis of ads/ad must be one of .*, got 'diagonal'",
-        lambda: trainer(optimizer_by_table(), partition_axis={"ads/ad": "diagonal"}),
-    )
-
-
-@child_test
 def grouped_tables_are_restored_on_other_servers_and_saved_in_files():
     want = train_alone(optimizer_by_table(), grouped_model, steps=6)
     with tempfile.TemporaryDirectory() as folder:

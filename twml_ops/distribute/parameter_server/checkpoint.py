@@ -2,13 +2,14 @@
 
 The folders and the manifests are made by `twml_ops.checkpoint`, which commits, finds and removes
 them. The tensors are in bundles of TensorFlow: one of each server and one of the dense weights. The
-manifest says how tables were sharded, so that a run with another number of servers or another axis
+manifest says how tables were divided, so that a run with another number of servers or another plan
 can read them. `ChangedRows` decides which rows of the tables a checkpoint has. All servers and the
 chief must be able to reach the folder. `restore` reads checkpoints.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import errno
 import os
 import secrets
@@ -131,8 +132,8 @@ def _write(
         tensors = {name: v.value() for name, v in variables.items()}
         if changes is not None:
             tensors = _changed_tensors(variables, changes, base, by_rows)
-        p = state.devices.index(device)
-        tensors |= {name_of_mean(i): shards[p].value() for i, shards in enumerate(means)}
+        for i, parts in enumerate(means):
+            tensors |= {name_of_mean(i): m.value() for m in parts if m.device == device}
         with tf.device(device):
             _write_bundle(folder / _file_of(state, device), tensors)
     # All ops were sent before, so that the servers write in parallel.
@@ -251,10 +252,13 @@ def dense_variables(state: RunState) -> dict[str, Any]:
 def describe(table: RemoteTable) -> dict[str, Any]:
     """Returns what the manifest says about a table."""
     slots = [s.name.rpartition("/")[2] for s in table.slots[0]]
-    shape, dtype = list(table.shape), table.dtype.name
     return {
-        "name": table.name, "shape": shape, "dtype": dtype, "slots": slots, "by_row": table.by_row
-    }  # fmt: skip
+        "name": table.name,
+        "shape": list(table.shape),
+        "dtype": table.dtype.name,
+        "slots": slots,
+        **dataclasses.asdict(table.division.place),
+    }
 
 
 def server_file(server: int, servers: int) -> str:

@@ -2,10 +2,10 @@
 
 One server has the whole state of a lookup, so the rows of ids, evictions included, are the same for
 any number of servers. The layers of a model are divided over the servers: lookup i is on server
-i mod P. The rows of the table itself are divided over all servers, as the rows of any table. A step
-sends the ids to the server of the lookup (8 bytes each) and gets their rows (4 bytes each), which
-are the entries of the product. The numbers of the rows that got a new id go with these entries to
-all servers, which set the rows and the rows of the slots to their initial values.
+i mod P. The table itself is divided over the servers as any table. A step sends the ids to the
+server of the lookup (8 bytes each) and gets their rows (4 bytes each), which are the entries of the
+product. The numbers of the rows that got a new id go with these entries to all servers with a part
+of the table, which set the rows and the rows of the slots to their initial values.
 """
 
 from __future__ import annotations
@@ -176,9 +176,10 @@ class RemoteLookup:
         """Copies the initial rows of this process to all servers."""
         if self.table is None:
             return
-        value, count = tf_variable(self._initial_rows).read_value(), len(self._copies)
-        for p, copy in enumerate(self._copies):
-            copy.assign(value if self.table.by_row else tf.split(value, count, axis=1)[p])
+        value = tf_variable(self._initial_rows).read_value()
+        by_part = self.table.division.columns_by_part(value)
+        for copy, columns in zip(self._copies, by_part, strict=True):
+            copy.assign(columns)
 
     def values(self) -> list[Any]:
         """Returns the values of the state, as arrays; none if they are the initial ones."""
@@ -238,24 +239,25 @@ class RemoteLookup:
         rows, *new = link.to_worker(found)
         return tf.reshape(tf.cast(rows, tf.int64), tf.shape(ids)), new[0] if new else None
 
-    def begin_rows(self, p: int, rows: tf.Tensor) -> None:
-        """Sets rows of the table and of its slots to their initial values, on server `p`.
+    def begin_rows(self, part: int, rows: tf.Tensor) -> None:
+        """Sets rows of a part of the table and of its slots to their initial values.
 
         Args:
-            p: The number of the server.
-            rows: int64 [E], numbers of rows of the whole table, on the server.
+            part: The number of the part.
+            rows: int64 [E], numbers of rows of the whole table, on the server of the part.
         """
         table = self.table
         assert table is not None
-        shard, count = table.shards[p], len(table.shards)
+        shard, count = table.shards[part], table.division.row_parts
         with tf.device(shard.device):
-            if table.by_row and count > 1:
-                rows = tf.boolean_mask(rows, tf.equal(rows % count, p))
-            of_shard = rows // count if table.by_row else rows
-            copy = self._copies[p]
+            if count > 1:
+                own = tf.equal(rows % count, table.division.row_part(part))
+                rows = tf.boolean_mask(rows, own)
+            of_shard = rows // count if count > 1 else rows
+            copy = self._copies[part]
             initial = tf.gather(copy.value(), rows % tf.constant(copy.shape[0], tf.int64))
             _scatter(shard, of_shard, initial)
-            for slot, value in zip(table.slots[p], self._initial_slots, strict=True):
+            for slot, value in zip(table.slots[part], self._initial_slots, strict=True):
                 shape = tf.concat([tf.shape(of_shard), slot.shape[1:].as_list()], axis=0)
                 _scatter(slot, of_shard, tf.fill(shape, tf.cast(value, slot.dtype)))
             library.twml_mark_changed_rows(shard.handle, of_shard, all=False)

@@ -1,14 +1,14 @@
 """How many bytes a step sends, and how tensors are encoded for their way.
 
-`exchange` says which messages a step has. On the link between a worker and one server of P, a batch
-of B examples and K entries makes, for a table [N, D]:
+`exchange` says which messages a step has. On the link between a worker and one server, a batch of B
+examples and K entries makes, for a table [N, D] of which the server has one of R parts of the rows
+and one of G ranges of the columns:
 
-- the entries, K / P of them if the table is sharded by row, else K: a message of
-  `ops.pack_entries`. An id and the number of entries of an example take as few bits as the largest
-  of them needs; ids that repeat often are sent once. A binary batch has no values; others have 4
-  bytes for each. See cc/core/packed_entries.h;
-- the product, B D numbers by row and B D / P by column, of 4 bytes, or 2, or 1 and 4 bytes for
-  each of the B rows (`WireTypes.products`);
+- the entries, about K / R of them: a message of `ops.pack_entries`. An id and the number of entries
+  of an example take as few bits as the largest of them needs; ids that repeat often are sent once.
+  A binary batch has no values; others have 4 bytes for each. See cc/core/packed_entries.h;
+- the product, B D / G numbers of 4 bytes, or 2, or 1 and 4 bytes for each of the B rows
+  (`WireTypes.products`);
 - the gradient of the product, as many numbers (`WireTypes.gradients`);
 - the gradient of the values, 4 bytes for each of these entries, if a layer in front of the table
   trains.

@@ -1,7 +1,8 @@
 """Which messages a step sends: between a worker and each server, for all tables together.
 
 The call of a layer adds a product and returns a tensor, whose value is determined later. When all
-products of a step have been added, there are these messages with each server:
+products of a step have been added, there are these messages with each server that has a part of
+their tables:
 
 1. to the server: the entries of all products;
 2. to the worker: all products, and the shared values that the step begins with (`SharedValues`);
@@ -83,17 +84,22 @@ class Exchange:
     def multiply(self) -> list[tf.Tensor]:
         """Sends the entries of all products and returns the products, float32 [B, D]."""
         self._send_entries()
-        received = [self._multiply_on(p) for p in range(len(self._links))]
-        by_server = [products for products, _ in received]
+        found: dict[tuple[TableProduct, int], tf.Tensor] = {}
+        received = [self._multiply_on(p, found) for p in range(len(self._links))]
         if self._values is not None:
-            self._values.determine([values for _, values in received])
+            self._values.determine(received)
         return [
-            _combine(from_shards, product.table.by_row)
-            for product, *from_shards in zip(self.products, *by_server, strict=True)
+            product.table.division.join(
+                [found[product, i] for i in range(len(product.table.shards))]
+            )
+            for product in self.products
         ]
 
+    def uses(self, server: int) -> bool:
+        """Tells whether a server gets gradients: a product has one, and a part on the server."""
+        return any(p.gradient is not None and p.part_on(server) is not None for p in self.products)
+
     def _send_entries(self) -> None:
-        servers = len(self._links)
         if self._in_process:
             for product in self.products:
                 assert product.entries is not None
@@ -105,52 +111,78 @@ class Exchange:
             return
         deduplicate = self._deduplicate and not all(link.in_process for link in self._links)
         packed: dict[Any, list[tf.Tensor]] = {}  # tables with the same batch share a message
+        # For each server, the number of the rows of its part, by batch and part of the rows.
+        wanted: list[dict[tuple[Any, int], int]] = [{} for _ in self._links]
         keys = []
         for product in self.products:
             assert product.entries is not None
-            table, entries = product.table, product.entries
-            by_row, rows = table.by_row, table.shape[0]
-            key = (*(None if t is None else t.ref() for t in entries), by_row, rows)
-            keys.append(key)
+            division, entries, rows = (
+                product.table.division,
+                product.entries,
+                product.table.shape[0],
+            )
+            key = (*(None if t is None else t.ref() for t in entries), division.row_parts, rows)
             if key not in packed:
-                messages = ops.pack_entries(
-                    *entries, rows, parts=servers if by_row else 1, deduplicate=deduplicate
+                packed[key] = ops.pack_entries(
+                    *entries, rows, parts=division.row_parts, deduplicate=deduplicate
                 )
-                packed[key] = list(messages) if by_row else [messages[0]] * servers
-        received: dict[Any, list[Any]] = {key: [] for key in packed}
-        begun = [product for product in self.products if product.new_rows is not None]
-        for p, link in enumerate(self._links):
-            new_rows = [product.new_rows for product in begun]
-            messages = link.to_server([*(m[p] for m in packed.values()), *new_rows])
-            for product, rows in zip(begun, messages[len(packed) :], strict=True):
-                product.table.lookup.begin_rows(p, rows)
-            for key, message in zip(packed, messages, strict=False):
-                shard_rows = self.products[keys.index(key)].table.shards[p].shape[0]
-                with tf.device(link.server):
-                    received[key].append((message, encoding.decode_entries(message, shard_rows)))
-        for product, key in zip(self.products, keys, strict=True):
-            product.messages = [message for message, _ in received[key]]
-            product.shard_entries = [entries for _, entries in received[key]]
+            keys.append([(key, division.row_part(i)) for i in range(len(division.servers))])
+            for each, shard, p in zip(
+                keys[-1], product.table.shards, division.servers, strict=True
+            ):
+                wanted[p][each] = shard.shape[0]
+        sent = [self._send_entries_to(p, packed, wanted[p]) for p in range(len(self._links))]
+        for product, of_parts in zip(self.products, keys, strict=True):
+            servers = product.table.division.servers
+            found = [sent[p][each] for each, p in zip(of_parts, servers, strict=True)]
+            product.messages = [message for message, _ in found]
+            product.shard_entries = [entries for _, entries in found]
 
-    def _multiply_on(self, p: int) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
-        """Returns the products with the shards of a server, float32 on the worker, and values."""
+    def _send_entries_to(
+        self, p: int, packed: dict[Any, list[tf.Tensor]], wanted: dict[tuple[Any, int], int]
+    ) -> dict[tuple[Any, int], tuple[tf.Tensor, encoding.ShardEntries]]:
+        """Sends entries to one server, and returns the messages and the entries on it."""
+        if not wanted:
+            return {}
+        link, sent = self._links[p], {}
+        begun = [x for x in self.products if x.new_rows is not None and x.part_on(p) is not None]
+        tensors = [*(packed[key][part] for key, part in wanted), *(x.new_rows for x in begun)]
+        messages = link.to_server(tensors)
+        for product, rows in zip(begun, messages[len(wanted) :], strict=True):
+            product.table.lookup.begin_rows(product.part_on(p), rows)
+        for (each, num_rows), message in zip(wanted.items(), messages, strict=False):
+            with tf.device(link.server):
+                sent[each] = message, encoding.decode_entries(message, num_rows)
+        return sent
+
+    def _multiply_on(
+        self, p: int, found: dict[tuple[TableProduct, int], tf.Tensor]
+    ) -> list[tf.Tensor]:
+        """Adds the products with the parts on a server, float32 on the worker; returns values."""
+        on_server = self._parts_on(p, self.products)
         products = []
         with tf.device(self._links[p].server):
-            for each in self.products:
-                entries, shard = each.shard_entries[p], each.table.shards[p]
+            for each, i in on_server:
+                entries = each.shard_entries[i]
                 product = library.twml_resource_sparse_linear(
                     entries.ids,
                     entries.values,
                     entries.row_splits,
-                    shard.handle,
+                    each.table.shards[i].handle,
                     binary=each.binary,
                 )
                 products += encoding.encode_rows(product, self._wire.products)
-        values = [] if self._values is None else self._values.of_server(p)
-        received = iter(self._links[p].to_worker([*products, *values]))
-        columns = [each.table.shards[p].shape[1] for each in self.products]
-        found = [encoding.decode_rows(received, c, self._wire.products) for c in columns]
-        return found, list(received)
+        tensors = [*products, *([] if self._values is None else self._values.of_server(p))]
+        received = iter(self._links[p].to_worker(tensors) if tensors else [])
+        for each, i in on_server:
+            columns = each.table.shards[i].shape[1]
+            found[each, i] = encoding.decode_rows(received, columns, self._wire.products)
+        return list(received)
+
+    def _parts_on(self, p: int, products: Sequence[TableProduct]) -> list[tuple[TableProduct, int]]:
+        """Returns the products with a table that has a part on a server, and the part."""
+        found = [(product, product.part_on(p)) for product in products]
+        return [(product, part) for product, part in found if part is not None]
 
     def send_gradients(
         self,
@@ -160,7 +192,8 @@ class Exchange:
         """Sends the gradients of the products, and determines the gradients of values.
 
         Args:
-            others: For each server, tensors that the updates on it need; None: there are none.
+            others: For each server, tensors that the updates on it need; None: there are none. They
+                are sent to a server without parts of the tables, too.
             random_bits: Others for each gradient and each step, with which int8 gradients are
                 rounded; None: to the nearest.
 
@@ -172,23 +205,22 @@ class Exchange:
         if not used:
             return []
         others = [[] for _ in self._links] if others is None else others
-        count = len(self._links)
-        by_server = [
-            [p.gradient] * count if p.table.by_row else tf.split(p.gradient, count, axis=1)
-            for p in used
-        ]
         received = []
+        by_part = {p: p.table.division.columns_by_part(p.gradient) for p in used}
+        for product in used:
+            product.sent_gradients = list(by_part[product])  # replaced on the servers
         for p, link in enumerate(self._links):
-            dtype = self._wire.gradients
+            dtype, on_server = self._wire.gradients, self._parts_on(p, used)
             gradients = []
-            for g in by_server:
+            for product, i in on_server:
                 bits = None if random_bits is None else next(random_bits)
-                gradients += encoding.encode_rows(g[p], dtype, bits)
-            sent = iter(link.to_server([*gradients, *others[p]]))
-            for product in used:
-                columns = product.table.shards[p].shape[1]
+                gradients += encoding.encode_rows(by_part[product][i], dtype, bits)
+            tensors = [*gradients, *others[p]]
+            sent = iter(link.to_server(tensors) if tensors else [])
+            for product, i in on_server:
+                columns = product.table.shards[i].shape[1]
                 with tf.device(link.server):
-                    product.sent_gradients.append(encoding.decode_rows(sent, columns, dtype))
+                    product.sent_gradients[i] = encoding.decode_rows(sent, columns, dtype)
             received.append(list(sent))
         deferred = [p for p in used if p.by_batch[0].values_gradient is not None]
         for product, value in zip(deferred, self.values_gradients(deferred), strict=True):
@@ -209,50 +241,37 @@ class Exchange:
         """
         if not wanted:
             return []
-        count = len(self._links)
-        positions = [_positions_by_server(each, count) for each in wanted]
-        by_server = []
+        found: dict[tuple[TableProduct, int], tf.Tensor] = {}
         for p, link in enumerate(self._links):
+            on_server = self._parts_on(p, wanted)
             with tf.device(link.server):
                 computed = [
                     library.twml_resource_sparse_linear_values_grad(
-                        each.shard_entries[p].ids,
-                        each.shard_entries[p].row_splits,
-                        each.table.shards[p].handle,
-                        each.sent_gradients[p],
+                        each.shard_entries[i].ids,
+                        each.shard_entries[i].row_splits,
+                        each.table.shards[i].handle,
+                        each.sent_gradients[i],
                     )
-                    for each in wanted
+                    for each, i in on_server
                 ]
-            by_server.append(link.to_worker(computed))
+            received = link.to_worker(computed) if computed else []
+            found |= dict(zip(on_server, received, strict=True))
         return [
-            _combine_values(at, from_shards, each.table.by_row)
-            for each, at, *from_shards in zip(wanted, positions, *by_server, strict=True)
+            each.table.division.merge_entries(
+                _positions_by_rows(each), [found[each, i] for i in range(len(each.table.shards))]
+            )
+            for each in wanted
         ]
 
 
-def _combine_values(
-    positions: Sequence[tf.Tensor], from_shards: Sequence[tf.Tensor], by_row: bool
-) -> tf.Tensor:
-    if len(from_shards) == 1:
-        return tf.identity(from_shards[0])
-    return tf.dynamic_stitch(positions, from_shards) if by_row else tf.add_n(from_shards)
-
-
-def _positions_by_server(product: TableProduct, count: int) -> list[tf.Tensor]:
-    """Returns the positions in the batch of the entries that each server has."""
+def _positions_by_rows(product: TableProduct) -> list[tf.Tensor]:
+    """Returns the positions in the batch of the entries of each part of the rows."""
     assert product.entries is not None
-    ids = product.entries[0]
+    ids, count = product.entries[0], product.table.division.row_parts
     positions = tf.range(tf.size(ids))
-    if count == 1 or not product.table.by_row:
-        return [positions] * count
+    if count == 1:
+        return [positions]
     return tf.dynamic_partition(positions, tf.cast(ids % count, tf.int32), count)
-
-
-def _combine(from_shards: Sequence[tf.Tensor], by_row: bool) -> tf.Tensor:
-    """Returns the product with a table, [B, D], from the products with its shards."""
-    if len(from_shards) == 1:
-        return from_shards[0]
-    return tf.add_n(from_shards) if by_row else tf.concat(from_shards, axis=1)
 
 
 class SharedValues:

@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from twml_ops.distribute.parameter_server.checkpoint import dense_variables
 from twml_ops.distribute.parameter_server.state import RunState, component_optimizers, optimizer_of
-from twml_ops.distribute.parameter_server.tables import RemoteTable, merge_shards, pairs_of_tables
+from twml_ops.distribute.parameter_server.tables import RemoteTable, pairs_of_tables
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,10 +43,9 @@ def assign_slots(state: RunState, model: tf.keras.Model, source: tf.keras.Model)
     for remote, slots in _tables(model, source):
         for i, saved in enumerate(slots):
             value = saved.read_value()
-            # Each server has all of a slot with one number a row if it has some of the columns.
-            is_divided = remote.by_row or value.shape.rank > 1
-            for p, shards in enumerate(remote.slots):
-                shards[i].assign(remote.slice_shard(value, p) if is_divided else value)
+            for part, slots_of_part in enumerate(remote.slots):
+                own = remote.division.slice(value, part, value.shape.rank)
+                slots_of_part[i].assign(own)
     for variable, saved in _dense(state, model, source):
         variable.assign(saved.read_value())
 
@@ -62,7 +61,7 @@ def read_slots(state: RunState, model: tf.keras.Model, target: tf.keras.Model) -
     for remote, slots in _tables(model, target):
         for i, slot in enumerate(slots):
             shards = [shard[i].fetch() for shard in remote.slots]
-            slot.assign(merge_shards(shards, remote.by_row, slot.shape))
+            slot.assign(remote.division.merge(shards, slot.shape))
     for variable, slot in _dense(state, model, target):
         slot.assign(variable.numpy())
     step = int(state.step.numpy()) + state.steps_before

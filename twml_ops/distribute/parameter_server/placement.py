@@ -1,7 +1,7 @@
 """The placement of tables on parameter servers, which multiply the entries that they are sent.
 
-Layers compute the product of a batch with a table through `ParameterServerPlacement`.
-`shards_by_row` chooses the axis by which a table is divided over the servers.
+Layers compute the product of a batch with a table through `ParameterServerPlacement`. `table_plan`
+says how a table is divided over the servers.
 """
 
 from __future__ import annotations
@@ -26,10 +26,6 @@ from twml_ops.distribute.parameter_server.products import (
 from twml_ops.distribute.parameter_server.tables import RemoteTable
 from twml_ops.distribute.parameter_server.transport import Link, without_sessions
 from twml_ops.placement.entries import CsrEntries
-from twml_ops.planning import ClusterResources, Job, Table
-from twml_ops.planning.sharding_axis import prefers_rows
-
-_AXES = ("row", "column", "auto")
 
 
 @dataclasses.dataclass
@@ -287,95 +283,3 @@ class ParameterServerPlacement(placement.Placement):
         # Messages of a session need the step of the worker, which other functions do not have.
         in_step = self._graph is not None and self._graph is tf.compat.v1.get_default_graph()
         return self.links if in_step else without_sessions(self.links)
-
-
-class AxisOfTables:
-    """The axis of each table, as the user gave it.
-
-    Args:
-        axes: "row", "column" or "auto" for all tables, or a dict of them by the table's path. Other
-            tables have "auto" then.
-
-    Raises:
-        ValueError: An axis is unknown.
-    """
-
-    def __init__(self, axes: str | Mapping[str, str]) -> None:
-        self._by_path = dict(axes) if isinstance(axes, Mapping) else {}
-        self._others = "auto" if isinstance(axes, Mapping) else axes
-        for path, axis in (*self._by_path.items(), (None, self._others)):
-            if axis not in _AXES:
-                of_table = "" if path is None else f" of {path}"
-                raise ValueError(f"partition_axis{of_table} must be one of {_AXES}, got {axis!r}")
-
-    def __getitem__(self, path: str) -> str:
-        return self._by_path.get(path, self._others)
-
-    def check_names(self, paths: Sequence[str]) -> None:
-        """Checks that all names are the ones of tables.
-
-        Args:
-            paths: The paths of all tables.
-
-        Raises:
-            ValueError: One is not.
-        """
-        unknown = sorted(self._by_path.keys() - set(paths))
-        if unknown:
-            raise ValueError(
-                f"partition_axis must name tables of the model, {', '.join(sorted(paths))}; got "
-                f"{', '.join(unknown)}"
-            )
-
-
-def shards_by_row(
-    table: RemoteTable, cluster: ClusterResources, axis: str, placement: ParameterServerPlacement
-) -> bool:
-    """Tells whether to shard a table by row or else by column.
-
-    Args:
-        table: The table.
-        cluster: The hosts.
-        axis: "row", "column", or "auto": by which a step with batches like the first one is
-            predicted to be shorter; see `twml_ops.planning.sharding_axis`.
-        placement: The placement of the table, which knows the size of the first batch.
-
-    Returns:
-        True for rows.
-
-    Raises:
-        ValueError: `axis` is "column", and the number of columns is not divisible by the number of
-            servers.
-    """
-    columns, servers = table.shape[1], cluster.servers
-    if axis == "column" and columns % servers:
-        raise ValueError(
-            f'partition_axis="column" needs units that are divisible by the {servers} servers, got '
-            f"{columns} units of {table.name}"
-        )
-    if axis != "auto":
-        return axis == "row"
-    if servers == 1 or columns % servers:
-        return True
-    job = _job(table, placement)
-    return job is None or prefers_rows(job, cluster)
-
-
-def _job(table: RemoteTable, placement: ParameterServerPlacement) -> Job | None:
-    """Returns the job of multiplying the table with the first batch; None if it has no entries."""
-    sizes = [s for s in placement.batch_sizes if s.table is table]
-    rows, entries, distinct = (
-        sum(int(getattr(s, name)) for s in sizes)
-        for name in ("num_rows", "num_entries", "num_distinct")
-    )
-    if not entries:
-        return None
-    input_dim, units = table.shape
-    return Job(
-        (Table(input_dim, units, entries / rows, min(distinct, input_dim)),),
-        rows,
-        values=any(s.has_values for s in sizes),
-        deduplicate=placement.deduplicate,
-        activation_bytes=placement.wire.products.size,
-        gradient_bytes=placement.wire.gradients.size,
-    )

@@ -81,9 +81,9 @@ class TableProduct:
         entries: The batch; None for a prefetched product.
         new_rows: int64 [E], the rows of the table that got a new id, which begin anew before the
             product is computed; None: there are none.
-        messages: For each server, the message with the entries, on the server; none if the table is
-            in this process.
-        shard_entries: For each server, the entries in its message.
+        messages: For each part of the table, the message with the entries, on its server; none if
+            the table is in this process.
+        shard_entries: For each part of the table, the entries in its message.
         batches: For a joined batch, the products of its batches, whose outputs, results and
             gradients are used instead of its own.
         result: The product before `Exchange.determine_products` determines it; None if it is not
@@ -91,8 +91,8 @@ class TableProduct:
         output: float32 [B, D], on the worker, watched by the gradient tape of the step; None for a
             joined batch.
         gradient: [B, D], the gradient of the loss with respect to `output`, once it is known.
-        sent_gradients: For each server, the gradient that it was sent, float32 [B, D], or
-            [B, D / P] if the table is sharded by column.
+        sent_gradients: For each part of the table, the gradient that its server was sent, float32
+            [B, columns of the part].
         values_gradient: [K], the gradient of the loss with respect to the values, if a layer needs
             it.
     """
@@ -114,6 +114,10 @@ class TableProduct:
     def by_batch(self) -> list[TableProduct]:
         """The product of each batch: one of `batches` each, or this product itself."""
         return self.batches or [self]
+
+    def part_on(self, server: int) -> int | None:
+        """Returns the number of the part of the table on a server; None if it has none."""
+        return self.table.division.part_on(server)
 
     def split(self, value: tf.Tensor) -> list[tf.Tensor]:
         """Splits a tensor with a row for each example into one tensor for each batch."""

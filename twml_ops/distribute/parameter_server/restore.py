@@ -37,6 +37,7 @@ from twml_ops.distribute.parameter_server.checkpoint import (
     name_of_mean,
     server_file,
 )
+from twml_ops.distribute.parameter_server.division import Division, divide_as_described
 from twml_ops.distribute.parameter_server.dynamic_rows import RemoteLookup
 from twml_ops.distribute.parameter_server.placement import ParameterServerPlacement
 from twml_ops.distribute.parameter_server.state import RunState
@@ -44,7 +45,6 @@ from twml_ops.distribute.parameter_server.tables import (
     RemoteTable,
     RemoteVariable,
     copy_model_weights,
-    merge_shards,
 )
 from twml_ops.distribute.parameter_server.weight_averages import WeightAverages
 from twml_ops.ops._tape import tf_variable
@@ -117,10 +117,11 @@ def restore(
     sizes: list[tf.Tensor] = []
     with chain.reading():
         for i, (table, description) in enumerate(zip(state.tables, shards["tables"], strict=True)):
-            for p, shard in enumerate(table.shards):
+            saved_division = divide_as_described(description, chain.servers)
+            for part, shard in enumerate(table.shards):
                 names = [f"{i}", *(f"{i}/{s}" for s in description["slots"])]
-                for name, variable in zip(names, [shard, *table.slots[p]], strict=True):
-                    value = _restore(variable, name, table, p, description["by_row"], chain)
+                for name, variable in zip(names, [shard, *table.slots[part]], strict=True):
+                    value = _restore(variable, name, table, part, saved_division, chain)
                     with tf.device(variable.device):
                         sizes.append(tf.raw_ops.Size(input=value))
         for lookup in state.lookups:
@@ -156,8 +157,9 @@ def _restore_averages(
     """Restores averages that were begun; returns the sizes of what the servers have read."""
     sizes = []
     for i, (table, means) in enumerate(zip(state.tables, averages.tables, strict=True)):
-        for p, mean in enumerate(means):
-            value = _restore(mean, name_of_mean(i), table, p, tables[i]["by_row"], chain)
+        saved = divide_as_described(tables[i], chain.servers)
+        for part, mean in enumerate(means):
+            value = _restore(mean, name_of_mean(i), table, part, saved, chain)
             with tf.device(mean.device):
                 sizes.append(tf.raw_ops.Size(input=value))
     names = [name_of_mean(i) for i in averages.dense]
@@ -216,8 +218,9 @@ def read_model(
     whole, values = {}, []
     with chain.reading():
         for i, (table, description) in enumerate(zip(tables, descriptions, strict=True)):
-            shards = [chain.read_shard(s, f"{i}", table.dtype) for s in range(chain.servers)]
-            whole[table.name] = merge_shards(shards, description["by_row"], table.shape)
+            division = divide_as_described(description, chain.servers)
+            parts = [chain.read_shard(s, f"{i}", table.dtype) for s in division.servers]
+            whole[table.name] = division.merge(parts, table.shape)
         if weights:
             names = [f"{i}" for i in range(len(weights))]
             values = chain.values(DENSE, names, [tf.as_dtype(v.dtype) for v in weights])
@@ -290,19 +293,23 @@ class _Chain:
 
 
 def _restore(
-    variable: RemoteVariable, name: str, table: RemoteTable, p: int, by_row: bool, chain: _Chain
+    variable: RemoteVariable,
+    name: str,
+    table: RemoteTable,
+    part: int,
+    saved: Division,
+    chain: _Chain,
 ) -> tf.Tensor:
-    """Restores a shard or a slot of it, and returns the value, which is on the server."""
+    """Restores a part or a slot of it, and returns the value, which is on the server."""
+    now = table.division
     with tf.device(variable.device):
-        if chain.servers == len(table.shards) and by_row == table.by_row:
-            value = chain.read_shard(p, name, variable.dtype)
+        if (saved.row_parts, saved.column_parts) == (now.row_parts, now.column_parts):
+            value = chain.read_shard(saved.servers[part], name, variable.dtype)
         else:
-            shards = [chain.read_shard(s, name, variable.dtype) for s in range(chain.servers)]
+            parts = [chain.read_shard(s, name, variable.dtype) for s in saved.servers]
             # The shape of a remote tensor would wait for the server while it holds Python's lock.
             shape = table.shape[: variable.shape.rank]
-            whole = merge_shards(shards, by_row, shape)
-            has_columns = table.by_row or shape.rank > 1
-            value = tf.identity(table.slice_shard(whole, p)) if has_columns else whole
+            value = tf.identity(now.slice(saved.merge(parts, shape), part, shape.rank))
         tf.raw_ops.AssignVariableOp(resource=variable.handle, value=value)
     return value
 
@@ -323,9 +330,9 @@ def _values(
 def _identity(description: dict[str, Any]) -> dict[str, Any]:
     """Returns what must be equal in a checkpoint and a run.
 
-    The axis may differ, and so may the name, in which Keras numbers layers.
+    The division may differ, and so may the name, in which Keras numbers layers.
     """
-    return {k: v for k, v in description.items() if k not in ("by_row", "name")}
+    return {k: v for k, v in description.items() if k in ("shape", "dtype", "slots")}
 
 
 def iter_checkpoints(

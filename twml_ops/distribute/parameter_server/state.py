@@ -14,10 +14,12 @@ from typing import Any
 import tensorflow as tf
 
 from twml_ops.distribute.parameter_server.cluster import Cluster, ClusterError
+from twml_ops.distribute.parameter_server.division import Division, divide
 from twml_ops.distribute.parameter_server.dynamic_rows import RemoteLookup
 from twml_ops.distribute.parameter_server.place import Place
 from twml_ops.distribute.parameter_server.tables import RemoteTable, RemoteVariable
 from twml_ops.ops._tape import tf_variable
+from twml_ops.planning import WAYS, ShardedTable
 
 GENERATIONS = 1 << 20
 """The most generations of queues between two initializations of the servers. The first generation
@@ -145,7 +147,7 @@ class RunState:
             for what in ("finished", "reached")
         )
         self._layout = RemoteVariable(
-            f"{prefix}/layout", [max(1, len(self.tables))], tf.int32, self.devices[0]
+            f"{prefix}/layout", [len(self.tables), 2], tf.int32, self.devices[0]
         )
         self._markers = [RemoteVariable(f"{prefix}/marker", [], tf.int64, d) for d in self.devices]
         self.trained = list(model.trainable_variables)
@@ -259,14 +261,14 @@ class RunState:
         for m in self._markers:
             m.assign(marker)
 
-    def create(self, by_row: Sequence[bool]) -> None:
+    def create(self, divisions: Sequence[Division]) -> None:
         """Creates the handles of the shards and slots of all tables.
 
         Args:
-            by_row: For each table, whether it is sharded by row or else by column.
+            divisions: For each table, its parts and their servers.
         """
-        for t, rows in zip(self.tables, by_row, strict=True):
-            t.create(self.prefix, self.devices, rows)
+        for t, division in zip(self.tables, divisions, strict=True):
+            t.create(self.prefix, self.devices, division)
             t.create_slots(self.prefix, optimizer_of(self.optimizer, t))
         for lookup in self.lookups:
             slots: list[float] = []
@@ -276,14 +278,15 @@ class RunState:
             lookup.create(self.prefix, self.devices, slots)
 
     def write_layout(self) -> None:
-        """Tells the other workers by which axis each table is sharded."""
-        flags = [int(t.by_row) for t in self.tables] or [0]
-        self._layout.assign(tf.constant(flags, tf.int32))
+        """Tells the other workers how each table is divided."""
+        places = [t.division.place for t in self.tables]
+        numbers = [[WAYS.index(place.way), place.first] for place in places]
+        self._layout.assign(tf.constant(numbers, tf.int32, [len(places), 2]))
 
-    def read_layout(self) -> list[bool]:
-        """Reads by which axis the chief has sharded each table."""
-        flags = self._layout.value().numpy()
-        return [bool(f) for f in flags[: len(self.tables)]]
+    def read_layout(self) -> list[Division]:
+        """Reads how the chief has divided each table."""
+        places = [ShardedTable(WAYS[way], int(i)) for way, i in self._layout.value().numpy()]
+        return [divide(place, len(self.devices)) for place in places]
 
     def initialize(self) -> None:
         """Assigns initial values, which a single process would draw in the same order."""

@@ -222,7 +222,7 @@ class StepGraph:
             all_arrived = tf.group(*arrived, begun)
         with tf.control_dependencies([all_arrived]):
             self._updates.update(
-                used, *synchronous_workers.combine(devices, collected, len(used), gradients)
+                used, *synchronous_workers.combine(devices, collected, by_server, gradients)
             )
         with tf.control_dependencies([effects_so_far(devices[0])]):
             step = self._count_step(number)

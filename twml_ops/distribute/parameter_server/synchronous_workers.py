@@ -24,7 +24,7 @@ import tensorflow as tf
 from twml_ops.distribute.parameter_server import encoding
 from twml_ops.distribute.parameter_server.cluster import Cluster
 from twml_ops.distribute.parameter_server.state import GENERATIONS, RunState
-from twml_ops.distribute.parameter_server.updates import ShardGradient, weighted_sum
+from twml_ops.distribute.parameter_server.updates import ShardGradients, weighted_sum
 
 _MAX_CLOSED = 64  # how many old generations a restarted worker closes
 OTHER_STEP = "twml_ops: a worker is at another step"
@@ -225,7 +225,7 @@ def _dequeue(queue: tf.Tensor, specs: Sequence[tf.TensorSpec]) -> list[tf.Tensor
 
 def contributions_of(
     devices: Sequence[str],
-    by_server: Sequence[Sequence[ShardGradient]],
+    by_server: Sequence[ShardGradients],
     gradients: Sequence[Any],
     num_rows: tf.Tensor,
 ) -> dict[tuple[str, str], list[tf.Tensor]]:
@@ -233,7 +233,7 @@ def contributions_of(
 
     Args:
         devices: The servers.
-        by_server: [server][use] entries and gradients of products, on the servers.
+        by_server: For each server, entries and gradients of products, on the server.
         gradients: The dense gradients; None where there is none.
         num_rows: The number of examples of the batch, a float32 scalar.
 
@@ -241,7 +241,7 @@ def contributions_of(
         (device, label) -> tensors for that device.
     """
     own = {
-        (device, "sparse"): [t for entries, gradient in uses for t in (*entries, gradient)]
+        (device, "sparse"): [t for entries, g in uses.values() for t in (*entries, g)]
         for device, uses in zip(devices, by_server, strict=True)
         if uses
     }
@@ -253,32 +253,35 @@ def contributions_of(
 def combine(
     devices: Sequence[str],
     collected: Mapping[tuple[str, str], Sequence[Sequence[tf.Tensor]]],
-    uses: int,
+    by_server: Sequence[ShardGradients],
     gradients: Sequence[Any],
-) -> tuple[list[list[list[ShardGradient]]], list[Any]]:
+) -> tuple[list[list[ShardGradients]], list[Any]]:
     """Combines the contributions of all workers into the contributions of the concatenated batch.
 
     Args:
         devices: The servers.
         collected: (device, label) -> [worker] the tensors of `contributions_of`.
-        uses: The number of products of a batch.
+        by_server: For each server, entries and gradients of products of this worker.
         gradients: The dense gradients of this worker.
 
     Returns:
-        [server][worker][use] entries and gradients, and the dense gradients.
+        [server][worker] entries and gradients, and the dense gradients.
     """
-    sparse: list[list[list[ShardGradient]]] = []
-    for device in devices if uses else ():
+    sparse: list[list[ShardGradients]] = []
+    for device, uses in zip(devices, by_server, strict=True):
+        if not uses:
+            sparse.append([])
+            continue
         workers = collected[device, "sparse"]
         with tf.device(device):
             sizes = [tf.cast(tf.shape(w[3])[0], tf.float32) for w in workers]
             total = tf.add_n(sizes)
             sparse.append(
                 [
-                    [
-                        (encoding.ShardEntries(*w[i : i + 3]), w[i + 3] * (n / total))
-                        for i in range(0, _TENSORS_PER_USE * uses, _TENSORS_PER_USE)
-                    ]
+                    {
+                        use: (encoding.ShardEntries(*w[i : i + 3]), w[i + 3] * (n / total))
+                        for use, i in zip(uses, range(0, len(w), _TENSORS_PER_USE), strict=True)
+                    }
                     for w, n in zip(workers, sizes, strict=True)
                 ]
             )

@@ -1,7 +1,7 @@
 """Tables and variables on servers, and how whole tables are copied from and to them.
 
 A `RemoteVariable` is one variable on one server, which all processes share by its name. A
-`RemoteTable` is a table of which each server has a shard, one `RemoteVariable`. A layer has it in
+`RemoteTable` is a table of which servers have parts, one `RemoteVariable` each. A layer has it in
 place of its kernel. `copy_model_weights` copies a model with tables on servers to an ordinary one,
 and the reverse.
 """
@@ -17,6 +17,7 @@ from typing import Any
 import tensorflow as tf
 
 from twml_ops import _keras, placement
+from twml_ops.distribute.parameter_server.division import WHOLE, Division
 from twml_ops.ops._tape import tf_variable
 
 _MESSAGE_BYTES = 64 << 20  # of one transfer; a protocol buffer has at most 2 GB
@@ -163,10 +164,7 @@ tf.register_tensor_conversion_function(RemoteVariable, _to_tensor)
 
 
 class RemoteTable:
-    """A table [N, D] of which each server holds a shard. A layer has it in place of a variable.
-
-    Server p of P holds either the rows p, p + P, p + 2 P, ... or the p-th of P equal ranges of
-    columns.
+    """A table [N, D] of which servers have parts. A layer has it in place of a variable.
 
     Args:
         name: "number/layer/weight", the same in all processes.
@@ -176,9 +174,9 @@ class RemoteTable:
 
     Attributes:
         path: "layer/weight", as in a single process.
-        by_row: Whether the table is sharded by row (or else by column).
-        shards: The variables on the servers; empty before `create`.
-        slots: The optimizer's slots of each shard.
+        division: The parts and their servers.
+        shards: The variable of each part, on its server; empty before `create`.
+        slots: The optimizer's slots of each part.
         was_trained: Whether the initializer gives the values of a model that was trained.
         lookup: The `RemoteLookup` that gives the rows to ids; None: ids are rows.
     """
@@ -189,26 +187,25 @@ class RemoteTable:
         self.shape = tf.TensorShape(shape)
         self.dtype = tf.as_dtype(dtype)
         self.initializer = initializer
-        self.by_row = True
+        self.division = WHOLE
         self.shards: list[RemoteVariable] = []
         self.slots: list[list[RemoteVariable]] = []
         self.was_trained = False
         self.lookup: Any = None
 
-    def create(self, prefix: str, devices: Sequence[str], by_row: bool) -> None:
+    def create(self, prefix: str, devices: Sequence[str], division: Division) -> None:
         """Creates the handles of the shards, which have no values yet.
 
         Args:
             prefix: Prefix of the variables' names.
             devices: The devices of the servers.
-            by_row: Whether the table is sharded by row.
+            division: The parts and the numbers of their servers.
         """
-        self.by_row = by_row
+        self.division = division
+        shapes = [division.shape(i, *self.shape) for i in range(len(division.servers))]
         self.shards = [
-            RemoteVariable(
-                f"{prefix}/{self.name}", self._shard_shape(p, len(devices)), self.dtype, d
-            )
-            for p, d in enumerate(devices)
+            RemoteVariable(f"{prefix}/{self.name}", shape, self.dtype, devices[server])
+            for shape, server in zip(shapes, division.servers, strict=True)
         ]
 
     def create_slots(self, prefix: str, optimizer: Any) -> None:
@@ -226,11 +223,6 @@ class RemoteTable:
                     for s in optimizer.update_rule.slots(shard.shape, shard.dtype)
                 ]
             )
-
-    def slice_shard(self, whole: tf.Tensor, p: int) -> tf.Tensor:
-        """Returns what shard `p` holds of a tensor of the table's shape."""
-        count = len(self.shards)
-        return whole[p::count] if self.by_row else tf.split(whole, count, axis=1)[p]
 
     def initial_value(self) -> tf.Tensor:
         """The values of the whole table that the initializer of the layer draws."""
@@ -250,55 +242,12 @@ class RemoteTable:
 
     def assign(self, whole: Any) -> None:
         """Assigns the whole table."""
-        for p, shard in enumerate(self.shards):
-            shard.assign(self.slice_shard(whole, p))
+        for i, shard in enumerate(self.shards):
+            shard.assign(self.division.slice(whole, i, self.shape.rank))
 
     def fetch(self) -> tf.Tensor:
         """Copies the whole table to this process."""
-        shards = [s.fetch() for s in self.shards]
-        return shards[0] if len(shards) == 1 else concat_shards(shards, self.by_row, self.shape[0])
-
-    def _shard_shape(self, p: int, count: int) -> tuple[int, int]:
-        rows, columns = self.shape
-        return (-(-(rows - p) // count), columns) if self.by_row else (rows, columns // count)
-
-
-def concat_shards(shards: Sequence[Any], by_row: bool, num_rows: int) -> tf.Tensor:
-    """Puts shards together.
-
-    Args:
-        shards: All shards of a table or of one of its slots, in the order of the servers.
-        by_row: Whether the table is sharded by row.
-        num_rows: Number of rows of the whole table.
-
-    Returns:
-        The whole, [num_rows, ...].
-    """
-    if not by_row:
-        return tf.concat(shards, axis=1)
-    count = len(shards)
-    order = tf.concat([tf.range(p, num_rows, count) for p in range(count)], axis=0)
-    whole = tf.concat(shards, axis=0)
-    return tf.gather(whole, tf.math.invert_permutation(order))
-
-
-def merge_shards(shards: Sequence[tf.Tensor], by_row: bool, shape: tf.TensorShape) -> tf.Tensor:
-    """Puts shards of a table or of a slot together.
-
-    Args:
-        shards: All shards, in the order of the servers.
-        by_row: Whether the table is sharded by row.
-        shape: The shape of the whole. A slot with one number a row, of a table that is sharded by
-            column, becomes the mean over the columns of each shard.
-
-    Returns:
-        The whole, of this shape.
-    """
-    if len(shards) == 1:
-        return shards[0]
-    if not by_row and shape.rank == 1:
-        return tf.add_n(list(shards)) / len(shards)
-    return concat_shards(shards, by_row, shape[0])
+        return self.division.merge([s.fetch() for s in self.shards], self.shape)
 
 
 def copy_model_weights(

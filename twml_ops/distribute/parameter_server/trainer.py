@@ -36,23 +36,18 @@ from twml_ops.distribute.parameter_server.optimizer_slots import (
     assign_slots,
     read_slots,
 )
-from twml_ops.distribute.parameter_server.placement import (
-    AxisOfTables,
-    ParameterServerPlacement,
-    shards_by_row,
-)
+from twml_ops.distribute.parameter_server.placement import ParameterServerPlacement
 from twml_ops.distribute.parameter_server.state import RunState, component_optimizers
 from twml_ops.distribute.parameter_server.step import StepGraph
 from twml_ops.distribute.parameter_server.synchronous_workers import OTHER_STEP, GradientQueues
+from twml_ops.distribute.parameter_server.table_plan import TablePlan, resources_of
 from twml_ops.distribute.parameter_server.tables import copy_model_weights
 from twml_ops.distribute.parameter_server.updates import check_optimizer
 from twml_ops.distribute.parameter_server.weight_averages import WeightAverages
 from twml_ops.ops._library import require_native
-from twml_ops.planning import ClusterResources
-from twml_ops.planning.sharding_axis import EGRESS_PER_CORE
+from twml_ops.planning import ShardingPlan
 
 OnStep = Callable[[int, float], None]
-Axis = Literal["row", "column", "auto"]
 _MODES = ("sync", "async", "hogwild")
 WireDtype = Literal["float32", "bfloat16", "float16", "int8"]
 _MAX_LOSSES = 1000
@@ -102,11 +97,14 @@ class HybridTrainer:
             other. "hogwild": as "async", and updates take no locks (Niu et al., "Hogwild!", 2011).
         max_staleness: In the modes "async" and "hogwild", the number of steps by which a worker may
             be ahead of the slowest; None: any.
-        partition_axis: The axis by which tables are sharded. "row": server p of P has the rows with
-            id mod P = p, and the servers' products are added. "column": each server has a range of
-            columns, and the products are concatenated. "auto": the axis with which a step with
-            the first batch is predicted to be shorter. A dict has the axis of each table by its
-            name, "layer/weight"; tables that it does not name have "auto".
+        partition_axis: The axis by which all tables are divided. "row": server p of P has the rows
+            with id mod P = p, and the servers' products are added. "column": each server has a
+            range of columns, and the products are concatenated. "auto": for each table the axis
+            with which a step with the first batch is predicted to be shorter.
+        plan: How each table is divided, and over which servers: the path of a plan that `twml-ops
+            plan --out-plan` has written, whose tables have the names "layer/weight"; or the result
+            of `planning.shard`, whose tables are the ones of the model in the order in which its
+            layers create them. The way "replicated" is refused. None: `partition_axis` says it.
         wire_dtype: The type in which products are sent to workers: "float32", or "bfloat16" or
             "float16", or "int8" with a float32 scale for each row, rounded to the nearest.
         gradient_wire_dtype: The type in which the gradients of products are sent to servers; None:
@@ -172,7 +170,8 @@ class HybridTrainer:
         cluster: Cluster | None = None,
         mode: Literal["sync", "async", "hogwild"] = "sync",
         max_staleness: int | None = None,
-        partition_axis: Axis | Mapping[str, Axis] = "auto",
+        partition_axis: Literal["row", "column", "auto"] = "auto",
+        plan: ShardingPlan | str | os.PathLike[str] | None = None,
         wire_dtype: WireDtype = "float32",
         gradient_wire_dtype: WireDtype | None = None,
         deduplicate: bool = True,
@@ -233,7 +232,7 @@ class HybridTrainer:
         self.max_staleness = max_staleness
         self._builder = model_builder
         self._loss = loss
-        self._axes = AxisOfTables(partition_axis)
+        self._table_plan = TablePlan(partition_axis, plan, len(self.cluster.devices))
         self._timeout = timeout
         self._checkpoint_dir = None if checkpoint_dir is None else str(checkpoint_dir)
         self._checkpoint_every, self._checkpoint_keep = checkpoint_every, checkpoint_keep
@@ -299,7 +298,7 @@ class HybridTrainer:
                 is restarted, it continues with the values on the servers or with the last
                 checkpoint.
             ValueError: The dataset has no batches, or the model cannot be trained with the
-                trainer's `partition_axis`, `pipeline` or `exchange_every`.
+                trainer's `partition_axis`, `plan`, `pipeline` or `exchange_every`.
         """
         count = len(self.cluster.workers)
         context = tf.distribute.InputContext(count, self.cluster.index, count)
@@ -526,7 +525,7 @@ class HybridTrainer:
             model = self._builder()
             self.placement.batch_sizes.clear()
             model(x, training=False)  # creates all weights and shows the placement the batch
-        self._axes.check_names([table.path for table in self.placement.tables])
+        self._table_plan.check(self.placement.tables)
         if self.placement.lookups:
             check_options(len(cluster.workers), self._pipeline, self._exchange_every)
         model.compile(loss=self._loss)
@@ -569,15 +568,10 @@ class HybridTrainer:
             checkpoint.manager_of(self._checkpoint_dir).lock()
 
     def _fill_servers(self) -> None:
-        """Creates the shards of all tables, and restores or initializes all values."""
+        """Creates the parts of all tables, and restores or initializes all values."""
         state, folder = self.state, self._checkpoint_dir
-        resources = self._resources()
-        state.create(
-            [
-                shards_by_row(t, resources, self._axes[t.path], self.placement)
-                for t in self.placement.tables
-            ]
-        )
+        hosts = resources_of(self.cluster, self.mode != "sync", self._steps_per_execution)
+        state.create(self._table_plan.divide(self.placement, hosts))
         state.write_layout()
         saved = folder and restore.restore_newest(
             state, folder, self._facts, self._facts_may_differ, self.averages
@@ -586,16 +580,6 @@ class HybridTrainer:
             state.initialize()
             if self._saved_slots is not None:
                 assign_slots(state, self.model, self._saved_slots.read())
-
-    def _resources(self) -> ClusterResources:
-        return ClusterResources(
-            EGRESS_PER_CORE,
-            max(1, len(self.cluster.devices)),
-            max(1, len(self.cluster.workers)),
-            servers_in_workers=bool(self.cluster.own_servers),
-            asynchronous=self.mode != "sync",
-            steps_per_call=self._steps_per_execution,
-        )
 
     def _create_functions(self) -> None:
         self._train = StepCalls(self._graph.train)

@@ -33,6 +33,9 @@ from twml_ops.optimizers import SparseOptimizer
 ShardGradient = tuple[encoding.ShardEntries, tf.Tensor]
 """Entries of a batch and the gradient of their product with a shard, both on the shard's server."""
 
+ShardGradients = dict[int, ShardGradient]
+"""The entries and gradients on one server by the number of the product, in ascending order."""
+
 _NEEDS_WHOLE_TABLE = ("clipnorm", "global_clipnorm", "gradient_accumulation_steps")
 
 
@@ -97,7 +100,7 @@ class Updates:
     def send_gradients(
         self, number: tf.Tensor, scalars: list[tf.Tensor], gradients: Sequence[Any]
     ) -> None:
-        """Sends the gradients of the products and, with the first of them, what updates need.
+        """Sends the gradients of the products and, with the first to a server, what updates need.
 
         Args:
             number: The run's step before this step, an int64 scalar.
@@ -110,15 +113,20 @@ class Updates:
         dense = self._dense_by_server(gradients)
         streams = itertools.count(self._cluster.index << 32)  # of no other worker
         random_bits = (encoding.RandomBits(number, stream) for stream in streams)
+        shared = {s.remote.device for s in self._state.shared_variables}
         # The gradients of an exchange may depend on gradients by values of later ones.
         for exchange in reversed(self._placement.exchanges):
-            if self._scalars:
-                exchange.send_gradients(random_bits=random_bits)
-                continue
-            tensors = [[t for g, _ in d for t in encoding.tensors_of_gradient(g)] for d in dense]
-            others = [[*scalars, *each] for each in tensors]
+            others = [
+                [*scalars, *(t for g, _ in pairs for t in encoding.tensors_of_gradient(g))]
+                if (id(optimizers[0]), device) not in self._scalars
+                and (device in shared or exchange.uses(p))
+                else []
+                for p, (device, pairs) in enumerate(zip(self._cluster.devices, dense, strict=True))
+            ]
             sent = exchange.send_gradients(others, random_bits)
             for device, pairs, found in zip(self._cluster.devices, dense, sent, strict=False):
+                if not found:
+                    continue
                 # All updates on a server need the learning rate.
                 guards = self._state.place.guards(device)
                 with tf.device(device), tf.control_dependencies(guards):
@@ -143,22 +151,25 @@ class Updates:
                 found[remote[id(v)]].append((gradient, v))
         return list(found.values())
 
-    def gradients_by_server(self, used: list[TableProduct]) -> list[list[ShardGradient]]:
-        """Returns [server][use]: the entries and the gradient of each product, on the servers."""
-        servers = range(len(self._cluster.devices))
-        return [[(u.shard_entries[p], u.sent_gradients[p]) for u in used] for p in servers]
+    def gradients_by_server(self, used: list[TableProduct]) -> list[ShardGradients]:
+        """Returns what each server has of the entries and the gradients of the products."""
+        found: list[ShardGradients] = [{} for _ in self._cluster.devices]
+        for number, product in enumerate(used):
+            for i, server in enumerate(product.table.division.servers):
+                found[server][number] = product.shard_entries[i], product.sent_gradients[i]
+        return found
 
     def update(
         self,
         used: list[TableProduct],
-        sparse: list[list[list[ShardGradient]]],
+        sparse: list[list[ShardGradients]],
         gradients: list[Any],
     ) -> None:
         """Updates tables and dense weights.
 
         Args:
             used: The products that have gradients.
-            sparse: [server][worker][use] entries and gradients.
+            sparse: [server][worker] entries and gradients.
             gradients: The dense gradients; None where there is none.
         """
         self.update_tables(used, sparse)
@@ -167,24 +178,23 @@ class Updates:
         else:
             self.update_local(gradients)
 
-    def update_tables(
-        self, used: list[TableProduct], sparse: list[list[list[ShardGradient]]]
-    ) -> None:
+    def update_tables(self, used: list[TableProduct], sparse: list[list[ShardGradients]]) -> None:
         """Updates each shard on its server, with the sum of the gradients of all workers.
 
         Args:
             used: The products that have gradients.
-            sparse: [server][worker][use] entries and gradients.
+            sparse: [server][worker] entries and gradients.
         """
         for table in self._placement.tables:
             uses = [i for i, p in enumerate(used) if p.table is table]
             if not uses:
                 continue
             optimizer = optimizer_of(self._optimizer, table)
-            for p, workers in enumerate(sparse):
+            for part, server in enumerate(table.division.servers):
+                workers = sparse[server]
                 by_use = [([worker[i] for worker in workers], used[i].binary) for i in uses]
-                rate, step = self._rate_and_step(optimizer, table.shards[p].device)
-                update_shard(optimizer, table, p, by_use, rate, step)
+                rate, step = self._rate_and_step(optimizer, table.shards[part].device)
+                update_shard(optimizer, table, part, by_use, rate, step)
             if table.lookup is not None:
                 table.lookup.release()
 
@@ -272,30 +282,30 @@ class Updates:
 def update_shard(
     optimizer: Any,
     table: RemoteTable,
-    p: int,
+    part: int,
     uses: Sequence[tuple[Sequence[ShardGradient], bool]],
     rate: tf.Tensor,
     step: Any,
 ) -> None:
-    """Computes the gradient of shard `p` and updates the shard, on its server.
+    """Computes the gradient of a part of a table and updates the part, on its server.
 
     Args:
         optimizer: The optimizer of the table.
         table: The table.
-        p: The number of the server.
+        part: The number of the part.
         uses: For each use of the table in the model: the entries and gradients [B, columns] of each
             worker, in the order in which they are added; and whether the entries have no values.
             The gradients of several uses are added up.
         rate: The learning rate of this step.
         step: The number of steps before this one, an integer scalar or variable.
     """
-    shard = table.shards[p]
+    shard = table.shards[part]
     with tf.device(shard.device):
         slices = add_gradients([_shard_gradient(shard, *use) for use in uses])
         (slices,) = optimizer.clip_gradients([slices])
         decay = optimizer.weight_decay_of(table)
         optimizer.update_variable(
-            slices, shard, table.slots[p], rate, weight_decay=decay, step=step
+            slices, shard, table.slots[part], rate, weight_decay=decay, step=step
         )
 
 

@@ -1,0 +1,151 @@
+"""`python -m benchmarks.sharding_plans`: a plan of many tables beside one way for all tables.
+
+Servers and a worker, each on a host of its own (a network namespace; needs root), train a model of
+tables whose sizes and traffic follow power laws. All hosts share the cores of this machine, so that
+the figures are seconds of CPU time and bytes, not the duration of a step.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from benchmarks import machine, tables
+from benchmarks.distributed.network import Network, unavailable
+from benchmarks.distributed.process import HostProcess, run_module
+from benchmarks.sharding_plans.generator import power_law_job
+from twml_ops.planning import ClusterResources, ShardedTable, ShardingPlan, shard
+
+WAYS = ("table", "row", "column", "column-row")  # that training follows
+BEST = "plan"
+IN_TURN = "all by table, server after server"
+EGRESS = 1.25e9  # bytes per second of a host, for the plans
+PORT = 2222
+SECONDS = 1200.0
+BY = "benchmarks/sharding_plans"
+
+
+def main(
+    count: Annotated[int, typer.Option("--tables", min=1, help="Tables.")] = 100,
+    servers: Annotated[int, typer.Option(min=4, help="Servers, no prime number.")] = 4,
+    batch: Annotated[int, typer.Option(min=1, help="Examples of a batch.")] = 256,
+    most_rows: Annotated[int, typer.Option(min=1000, help="The most rows of a table.")] = 50_000,
+    seed: Annotated[int, typer.Option(help="Of the generator of tables.")] = 0,
+    steps: Annotated[int, typer.Option(min=1, help="Steps of a round.")] = 8,
+    rounds: Annotated[int, typer.Option(min=1, help="Interleaved rounds of each plan.")] = 4,
+    docs: Annotated[Path | None, typer.Option(help="Folder of plan.md.")] = None,
+) -> None:
+    """Measures, and prints the table."""
+    reason = unavailable()
+    if reason is not None:
+        raise SystemExit(f"benchmarks.sharding_plans: {reason}")
+    about = machine.describe(machine.command_line("benchmarks.sharding_plans"))
+    job = {"tables": count, "seed": seed, "batch": batch, "most_rows": most_rows}
+    found = measure(job, plans(job, servers), steps, rounds)
+    result = {"about": about, "job": job, "rounds": rounds, "steps": steps, "plans": found}
+    text = table(result)
+    print(text)
+    if docs is not None:
+        files = tables.results_file(docs, "sharding_plans.json"), docs / "plan.md"
+        tables.record(result, *files, {"sharding_plans": text}, BY)
+
+
+def plans(job: dict[str, Any], servers: int) -> dict[str, ShardingPlan]:
+    """Whole tables in turn, and the best plans of each single way and of all ways.
+
+    Args:
+        job: arguments of `power_law_job`.
+        servers: the number of servers.
+    """
+    made, cluster = power_law_job(**job), ClusterResources(EGRESS, servers=servers)
+    ways = {f"all by {way}": (way,) for way in WAYS} | {BEST: WAYS}
+    found = {name: shard(made, cluster, ways=allowed) for name, allowed in ways.items()}
+    places = tuple(ShardedTable(WAYS[0], i % servers) for i in range(len(made.tables)))
+    return {IN_TURN: ShardingPlan(places, (math.nan,) * servers, (math.nan,) * servers), **found}
+
+
+def measure(
+    job: dict[str, Any], planned: dict[str, ShardingPlan], steps: int, rounds: int
+) -> dict[str, dict[str, Any]]:
+    """Trains with each plan.
+
+    Args:
+        job: arguments of `power_law_job`.
+        planned: the plans by name.
+        steps: the steps of a round.
+        rounds: the interleaved rounds of each plan.
+
+    Returns:
+        For each plan `predicted`, seconds of a step by server, or None; of a step `cpu`, seconds,
+        and `sent`, bytes, of each server and then of the worker; `seconds`; `ways`, the number of
+        tables by way.
+    """
+    servers = len(planned[BEST].seconds)
+    hosts = [*(f"server{i}" for i in range(servers)), "worker"]
+    with Network(hosts) as network, contextlib.ExitStack() as stack:
+        quiet = {"TF_CPP_MIN_LOG_LEVEL": "2"}
+        processes: list[HostProcess] = []
+        for host in hosts:
+            module = "benchmarks.sharding_plans.process"
+            processes.append(run_module(network, host, module, quiet))
+            stack.callback(processes[-1].kill)
+        *addresses, worker = (f"{network.address(host)}:{PORT}" for host in hosts)
+        cluster = {"servers": addresses, "workers": [worker]}
+        for i, process in enumerate(processes[:-1]):
+            process.request({"do": "serve", "index": i, **cluster}, SECONDS)
+        trainer = processes[-1]
+        trainer.request({"do": "connect", "job": job, **cluster}, SECONDS)
+        for name, plan in planned.items():
+            places = [(t.way, t.first) for t in plan.tables]
+            trainer.request({"do": "build", "name": name, "places": places, "steps": 3}, SECONDS)
+
+        def counters() -> list[float]:
+            cpu = [p.request({"do": "cpu"}, SECONDS)["seconds"] for p in processes]
+            return [*cpu, *network.sent().values()]
+
+        totals = {name: [0.0] * (2 * len(hosts) + 1) for name in planned}
+        for _ in range(rounds):
+            for name, total in totals.items():
+                before = counters()
+                request = {"do": "run", "name": name, "steps": steps}
+                seconds = trainer.request(request, SECONDS)["seconds"]
+                moved = [b - a for a, b in zip(before, counters(), strict=True)]
+                for i, value in enumerate([*moved, seconds]):
+                    total[i] += value / (steps * rounds)
+    return {
+        name: {
+            "predicted": None if name == IN_TURN else list(plan.seconds),
+            "cpu": totals[name][: len(hosts)],
+            "sent": totals[name][len(hosts) : -1],
+            "seconds": totals[name][-1],
+            "ways": {way: sum(t.way == way for t in plan.tables) for way in WAYS},
+        }
+        for name, plan in planned.items()
+    }
+
+
+def table(result: dict[str, Any]) -> str:
+    """The results as Markdown."""
+    columns = ["slowest server, ms", "mean server, ms", "worker, ms", "predicted step, ms"]
+    columns += ["most sent by a host, MB", "sent by all, MB"]
+    lines = [f"| tables | {' | '.join(columns)} |", "| --- |" + " ---: |" * len(columns)]
+    for name, found in result["plans"].items():
+        *cpu, worker = found["cpu"]
+        numbers = [max(cpu), sum(cpu) / len(cpu), worker, max(found["predicted"] or [math.nan])]
+        sent = max(found["sent"]), sum(found["sent"])
+        cells = ["" if math.isnan(n) else f"{1e3 * n:.1f}" for n in numbers]
+        cells += [f"{n / 1e6:.2f}" for n in sent]
+        ways = ", ".join(f"{n} {way}" for way, n in found["ways"].items() if n)
+        label = f"as planned: {ways}" if name == BEST else name
+        lines.append(f"| {label} | {' | '.join(cells)} |")
+    text = f"{tables.machine(result['about'])}\n\n" + "\n".join(lines)
+    rounds, steps = result["rounds"], result["steps"]
+    return f"{text}\n\nOf a step, the mean of {rounds} interleaved rounds of {steps} steps."
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,212 @@
+"""Tests of tables that a plan divides, run by test_one_process.py in a child process."""
+
+import json
+import os
+import tempfile
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from tests.distribute.parameter_server.model import (
+    assert_close_by_way,
+    batches,
+    builder,
+    dynamic_model,
+    id_batches,
+    model_of_tables,
+    names_of_tables,
+    optimizer_of_tables,
+    plan_of_tables,
+    same,
+)
+from tests.distribute.parameter_server.trainers import (
+    TWO_WORKERS,
+    child_test,
+    expect_error,
+    grouped_model,
+    plan_of,
+    train_alone,
+    trainer,
+)
+from twml_ops import optimizers
+from twml_ops.distribute.parameter_server import SavedSlots, iter_checkpoints
+from twml_ops.distribute.parameter_server.state import optimizer_of
+
+
+@child_test
+def each_way_with_each_optimizer_equals_a_single_process():
+    names = names_of_tables(["table", "row", "column", "column-row"])
+    build, plan = partial(model_of_tables, names), plan_of_tables(names, 4)
+    hybrid = trainer(optimizer_of_tables(names), 4, build, "mse", plan=plan)
+    hybrid.fit(batches, 4)
+    want = train_alone(optimizer_of_tables(names), build, 4, "mse")
+    assert_close_by_way(names, want, hybrid.export().get_weights())
+    for table, place in zip(hybrid.placement.tables, plan.tables, strict=True):
+        assert [s.device for s in table.shards] == [
+            hybrid.cluster.devices[i] for i in place.servers(4)
+        ]
+
+
+@child_test
+def slots_go_from_one_plan_to_another_one_unchanged():
+    names = names_of_tables(["table", "row", "column-row"], ["rowwise", "adam"])
+    build, make = partial(model_of_tables, names), partial(optimizer_of_tables, names)
+    by_row = [("row", i % 4) for i in range(len(names))]
+    found, saved = [], None
+    for plan in (plan_of_tables(names, 4), plan_of(4, *by_row)):
+        hybrid = trainer(make(), 4, build, "mse", plan=plan, saved_slots=saved)
+        hybrid.fit(batches, 0 if found else 2)
+        model = hybrid.export()
+        model.compile(make())
+        model.optimizer.build(model.trainable_variables)
+        hybrid.export_slots(model)
+        slots = (optimizer_of(model.optimizer, v).slots_of(v) for v in model.trainable_variables)
+        found.append([np.array(s) for of_weight in slots for s in of_weight])
+        saved = SavedSlots(2, lambda model=model: model)
+    same(*found)
+
+
+@child_test
+def a_server_without_a_part_of_any_table_has_no_op_of_the_tables():
+    hybrid = trainer(
+        optimizers.Adagrad(0.1), 3, grouped_model, plan=plan_of(3, *[("table", 1)] * 2)
+    )
+    hybrid.fit(batches, 2)
+    graph = hybrid._train.get_concrete_function(*hybrid._traced[0]).graph
+    own = hybrid.cluster.devices
+    used = {d: {op.type for op in graph.get_operations() if op.device == d} for d in own}
+    assert not any("Twml" in op for op in used[own[0]] | used[own[2]])
+    assert any("Twml" in op for op in used[own[1]])
+    assert not used[own[2]]
+    same(
+        train_alone(optimizers.Adagrad(0.1), grouped_model, 2), hybrid.export().get_weights(), 2e-6
+    )
+
+
+@child_test
+def a_mixed_plan_gives_the_same_training_with_any_other_option():
+    plan = plan_of(4, ("table", 2), ("row", 3))
+    for options in (
+        {"exchange_every": 2, "pipeline": True},
+        {"steps_per_execution": 2, "wire_dtype": "float16"},
+        {"mode": "hogwild", "deduplicate": False},
+    ):
+        found = []
+        for more in ({"servers": 1}, {"servers": 4, "plan": plan}):
+            hybrid = trainer(optimizers.LazyAdam(0.01), build=grouped_model, **options, **more)
+            hybrid.fit(batches, 6)
+            found.append(hybrid.export().get_weights())
+        same(*found, 2e-3 if "wire_dtype" in options else 2e-5)
+
+
+@child_test
+def dense_weights_are_on_servers_without_tables():
+    found = []
+    for more in ({"plan": plan_of(2, ("table", 1))}, {"partition_axis": "column"}):
+        hybrid = trainer(optimizers.Adagrad(0.1), cluster=TWO_WORKERS, mode="async", **more)
+        hybrid.fit(batches, 6)
+        found.append(hybrid.export().get_weights())
+    same(*found, 2e-6)
+
+
+@child_test
+def layers_in_front_of_a_planned_table_get_gradients():
+    build, make = partial(builder, norm=True), partial(optimizers.Adagrad, 0.1)
+    want = train_alone(make(), build, 4)
+    for place in (("table", 3), ("column-row", 1)):
+        hybrid = trainer(make(), 4, build, plan=plan_of(4, place))
+        hybrid.fit(batches, 4)
+        same(want, hybrid.export().get_weights(), 2e-5)
+
+
+@child_test
+def rows_of_ids_are_the_ones_of_a_single_process_in_a_planned_table():
+    want = train_alone(optimizers.Adagrad(0.1), dynamic_model, 8, batches=id_batches())
+    for place in (("table", 1), ("column-row", 2)):
+        hybrid = trainer(optimizers.Adagrad(0.1), 4, dynamic_model, plan=plan_of(4, place))
+        hybrid.fit(lambda _: id_batches(), 8)
+        same(want, hybrid.export().get_weights(), 2e-5)
+
+
+@child_test
+def a_checkpoint_of_a_plan_is_restored_with_another_plan_on_other_servers():
+    """With the average of weights that was begun, and also from rows that changed."""
+    ways = ["table", "row", "column", "column-row"]
+    names = ["user_adagrad", "ad_adam"]
+    build, make = partial(model_of_tables, names), partial(optimizer_of_tables, names)
+    want = train_alone(make(), build, 6, "mse")
+    parts = ((4, 2, (1, 2)), (4, 3, (3,)), (2, 0, (4,)), (4, 1, (5, 6)))
+    for policy in ("full", "consecutive"):
+        with tempfile.TemporaryDirectory() as folder:
+            seen = []
+            for servers, first, steps in parts:
+                places = [(way if servers == 4 else "table", i % servers) for i, way in enumerate(
+                    (ways[first], ways[first - 1]), first)]  # fmt: skip
+                hybrid = trainer(
+                    make(),
+                    servers,
+                    build,
+                    "mse",
+                    plan=plan_of(servers, *places),
+                    checkpoint_dir=folder,
+                    checkpoint_policy=policy,
+                )
+                for step in steps:
+                    hybrid.fit(batches, step, begin=0, save_last=False)
+                    hybrid.take_snapshot()
+                    seen.append(hybrid.export().get_weights())
+                    hybrid.save()
+            same(want, seen[-1], 2e-5)
+            ((step, plain),) = iter_checkpoints(build, folder, until=6)
+            assert step == 6
+            same(seen[-1], plain.get_weights())
+            hybrid.use_average()
+            means = [np.mean(each, axis=0) for each in zip(*seen, strict=True)]
+            same(means, hybrid.export().get_weights(), 1e-6)
+
+
+@child_test
+def a_plan_that_does_not_fit_is_refused_before_the_training():
+    def fit(plan, servers=2):
+        trainer(optimizers.SGD(0.1), servers, grouped_model, plan=plan).fit(batches, 1)
+
+    table = ("table", 0)
+    for message, plan in (
+        (
+            "expected a plan for the 2 servers of the cluster, got one for 3",
+            plan_of(3, table, table),
+        ),
+        (
+            "does not follow the way replicated, got it for table 1",
+            plan_of(2, table, ("replicated", 0)),
+        ),
+        ("expected 2 tables as the model has, ads/user, ads/ad; got 1", plan_of(2, table)),
+        ("ads/ad: column-row needs 4 servers", plan_of(2, table, ("column-row", 0))),
+    ):
+        expect_error(ValueError, message, lambda plan=plan: fit(plan))
+    expect_error(ValueError, "ads/ad has 300 x 6 numbers, .* a multiple of 4 columns",
+        lambda: fit(plan_of(4, table, ("column", 0)), 4))  # fmt: skip
+    expect_error(ValueError, 'partition_axis must be "auto" beside a plan', lambda: trainer(
+        optimizers.SGD(0.1), partition_axis="row", plan=plan_of(2, table)))  # fmt: skip
+
+
+@child_test
+def the_file_of_a_plan_names_the_tables_in_any_order():
+    plan, make = plan_of(2, ("table", 1), ("row", 0)), partial(optimizers.SGD, 0.1)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "plan.json")
+        path.write_text(json.dumps(plan.to_json(["ads/ad", "ads/user"])))
+        hybrid = trainer(make(), 2, grouped_model, plan=os.fspath(path))
+        hybrid.fit(batches, 1)
+        places = {t.path: t.division.place for t in hybrid.placement.tables}
+        assert places == dict(zip(["ads/ad", "ads/user"], plan.tables, strict=True))
+        path.write_text(json.dumps(plan.to_json(["ads/ad", "ads/add"])))
+        hybrid = trainer(make(), 2, grouped_model, plan=path)
+        names = "expected the tables of the model, ads/ad, ads/user; got ads/ad, ads/add"
+        expect_error(ValueError, names, lambda: hybrid.fit(batches, 1))
+        path.write_text('{"tables": []}')
+        expect_error(ValueError, "is no plan of", lambda: trainer(make(), plan=path))
+        expect_error(
+            FileNotFoundError, "none.json", lambda: trainer(make(), plan=Path(folder, "none.json"))
+        )

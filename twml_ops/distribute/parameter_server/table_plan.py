@@ -1,0 +1,186 @@
+"""How each table of a run is divided over the servers: by one axis, or as a plan says."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from twml_ops.distribute.parameter_server.cluster import Cluster
+from twml_ops.distribute.parameter_server.division import Division, divide
+from twml_ops.distribute.parameter_server.placement import ParameterServerPlacement
+from twml_ops.distribute.parameter_server.tables import RemoteTable
+from twml_ops.planning import ClusterResources, Job, ShardedTable, ShardingPlan, Table
+from twml_ops.planning.sharding_axis import EGRESS_PER_CORE, prefers_rows
+from twml_ops.planning.sharding_plan import COLUMN, REPLICATED, ROW, read_plan
+
+_AXES = (ROW, COLUMN, "auto")
+
+
+class TablePlan:
+    """How the tables of a run are divided.
+
+    Args:
+        axis: The `partition_axis` of `HybridTrainer`.
+        plan: The `plan` of `HybridTrainer`.
+        servers: The number of servers.
+
+    Raises:
+        ValueError: The axis is unknown or given beside a plan, or the plan is of another number of
+            servers, or has tables with copies.
+        OSError: The file of the plan cannot be read.
+    """
+
+    def __init__(
+        self, axis: str, plan: ShardingPlan | str | os.PathLike[str] | None, servers: int
+    ) -> None:
+        if axis not in _AXES:
+            raise ValueError(f"partition_axis must be one of {_AXES}, got {axis!r}")
+        self._axis, self._servers = axis, servers
+        self._names: tuple[str, ...] | None = None
+        self._places: tuple[ShardedTable, ...] | None = None
+        self._source = "plan"
+        if plan is None:
+            return
+        if axis != "auto":
+            raise ValueError(
+                'partition_axis must be "auto" beside a plan, which divides all tables, got '
+                f"{axis!r}"
+            )
+        if not isinstance(plan, ShardingPlan):
+            self._source = f"plan {os.fspath(plan)}"
+            self._names, plan = read_plan(Path(plan))
+        if len(plan.seconds) != servers:
+            raise ValueError(
+                f"{self._source}: expected a plan for the {servers} servers of the cluster, got "
+                f"one for {len(plan.seconds)}"
+            )
+        names = self._names or [f"table {i}" for i in range(len(plan.tables))]
+        copied = [n for n, t in zip(names, plan.tables, strict=True) if t.way == REPLICATED]
+        if copied:
+            raise ValueError(
+                f"{self._source}: training does not follow the way {REPLICATED}, got it for "
+                f"{', '.join(copied)}; allow the other ways with --way of `twml-ops plan`"
+            )
+        self._places = plan.tables
+
+    def check(self, tables: Sequence[RemoteTable]) -> None:
+        """Checks that the plan, if there is one, is of these tables and that they can be divided.
+
+        Args:
+            tables: The tables of the model.
+
+        Raises:
+            ValueError: It is of other tables, or has too many parts of one.
+        """
+        if self._places is None:
+            return
+        paths = [table.path for table in tables]
+        if self._names is not None and sorted(self._names) != sorted(paths):
+            raise ValueError(
+                f"{self._source}: expected the tables of the model, {', '.join(sorted(paths))}; "
+                f"got {', '.join(sorted(self._names))}"
+            )
+        if len(self._places) != len(tables):
+            raise ValueError(
+                f"{self._source}: expected {len(tables)} tables as the model has, "
+                f"{', '.join(paths)}; got {len(self._places)}"
+            )
+        for table in tables:
+            self._planned(table, tables)
+
+    def divide(
+        self, placement: ParameterServerPlacement, cluster: ClusterResources
+    ) -> list[Division]:
+        """Returns the division of each table.
+
+        Args:
+            placement: The placement with the tables, which knows the size of the first batch.
+            cluster: The hosts.
+
+        Raises:
+            ValueError: `partition_axis` is "column", and the number of columns of a table is not
+                divisible by the number of servers.
+        """
+        tables = placement.tables
+        if self._places is not None:
+            return [self._planned(table, tables) for table in tables]
+        rows = [_divides_rows(table, cluster, self._axis, placement) for table in tables]
+        return [divide(ShardedTable(ROW if r else COLUMN, 0), self._servers) for r in rows]
+
+    def _planned(self, table: RemoteTable, tables: Sequence[RemoteTable]) -> Division:
+        assert self._places is not None
+        number = tables.index(table) if self._names is None else self._names.index(table.path)
+        place = self._places[number]
+        try:
+            found = divide(place, self._servers)
+        except ValueError as e:
+            raise ValueError(f"{self._source}: {table.path}: {e}") from e
+        rows, columns = table.shape
+        if rows < found.row_parts or columns % found.column_parts:
+            raise ValueError(
+                f"{self._source}: {table.path} has {rows:,} x {columns} numbers, expected at least "
+                f"{found.row_parts} rows and a multiple of {found.column_parts} columns for the "
+                f"way {place.way}"
+            )
+        return found
+
+
+def resources_of(cluster: Cluster, asynchronous: bool, steps_per_call: int) -> ClusterResources:
+    """Returns the hosts of a cluster, for a prediction with typical costs.
+
+    Args:
+        cluster: The cluster.
+        asynchronous: Whether workers do not wait for each other.
+        steps_per_call: The steps of a call of TensorFlow.
+    """
+    return ClusterResources(
+        EGRESS_PER_CORE,
+        max(1, len(cluster.devices)),
+        max(1, len(cluster.workers)),
+        servers_in_workers=bool(cluster.own_servers),
+        asynchronous=asynchronous,
+        steps_per_call=steps_per_call,
+    )
+
+
+def _divides_rows(
+    table: RemoteTable, cluster: ClusterResources, axis: str, placement: ParameterServerPlacement
+) -> bool:
+    """Tells whether a table is divided by row or else by column.
+
+    "auto" is the axis by which a step with batches like the first one is predicted to be shorter;
+    see `twml_ops.planning.sharding_axis`.
+    """
+    columns, servers = table.shape[1], cluster.servers
+    if axis == COLUMN and columns % servers:
+        raise ValueError(
+            f'partition_axis="column" needs units that are divisible by the {servers} servers, got '
+            f"{columns} units of {table.name}"
+        )
+    if axis != "auto":
+        return axis == ROW
+    if servers == 1 or columns % servers:
+        return True
+    job = _job(table, placement)
+    return job is None or prefers_rows(job, cluster)
+
+
+def _job(table: RemoteTable, placement: ParameterServerPlacement) -> Job | None:
+    """Returns the job of multiplying the table with the first batch; None if it has no entries."""
+    sizes = [s for s in placement.batch_sizes if s.table is table]
+    rows, entries, distinct = (
+        sum(int(getattr(s, name)) for s in sizes)
+        for name in ("num_rows", "num_entries", "num_distinct")
+    )
+    if not entries:
+        return None
+    input_dim, units = table.shape
+    return Job(
+        (Table(input_dim, units, entries / rows, min(distinct, input_dim)),),
+        rows,
+        values=any(s.has_values for s in sizes),
+        deduplicate=placement.deduplicate,
+        activation_bytes=placement.wire.products.size,
+        gradient_bytes=placement.wire.gradients.size,
+    )
