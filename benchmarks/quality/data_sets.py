@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import gzip
 import tempfile
 from pathlib import Path
 from typing import NamedTuple
+
+import numpy as np
 
 from benchmarks.quality import access_requests, film_ratings
 from benchmarks.quality.planted_files import write_files
@@ -41,8 +44,8 @@ def get(text: str, folder: Path = DEFAULT_FOLDER) -> DataSet:
     """A data set by its name, or of the form NAME=SOURCE or NAME=SOURCE,EVALUATION.
 
     Args:
-        text: `criteo`, `flights`, `a9a`, the planted data `access` or `films`, or one of the forms
-            above.
+        text: `criteo`, `criteo_random`, `flights`, `a9a`, the planted data `access` or `films`, or
+            one of the forms above.
         folder: the folder of the files of `criteo` and `a9a`.
 
     Raises:
@@ -76,12 +79,15 @@ def get(text: str, folder: Path = DEFAULT_FOLDER) -> DataSet:
     }
     if name in _PLANTED:
         return _planted(name)
+    if name == _RANDOM:
+        return _in_random_order(folder / "criteo_dev_100k.tsv.gz")
     if name not in known:
-        names = ", ".join([*known, *_PLANTED])
+        names = ", ".join([*known, _RANDOM, *_PLANTED])
         raise ValueError(f"unknown data set {text!r}: expected {names} or NAME=SOURCE")
     return known[name]
 
 
+_RANDOM = "criteo_random"
 _PLANTED = {
     "access": (access_requests, "requests of employees for resources, of 9 categories"),
     "films": (film_ratings, "films that users have chosen, and random ones, of 4 categories"),
@@ -99,4 +105,21 @@ def _planted(name: str) -> DataSet:
         f"csv:{test}",
         f"Planted data (`benchmarks/quality/{module.__name__.rpartition('.')[2]}.py`): "
         f"{description}. The last {module.TEST_SHARE:.0%} of the rows are the test data.",
+    )
+
+
+def _in_random_order(path: Path) -> DataSet:
+    """The sample of Criteo in a random order, in a file of the folder for temporary files."""
+    folder = Path(tempfile.gettempdir()) / "twml_ops_planted"
+    folder.mkdir(exist_ok=True)
+    lines = gzip.decompress(path.read_bytes()).splitlines(keepends=True)
+    order = np.random.default_rng(0).permutation(len(lines))
+    shuffled = folder / f"{_RANDOM}.tsv"
+    shuffled.write_bytes(b"".join(lines[i] for i in order))
+    return DataSet(
+        _RANDOM,
+        f"criteo:{shuffled}",
+        None,
+        "The same sample in a random order (seed 0): 20% of the rows, drawn at random, are the "
+        "test data, whose base rate is therefore that of the training data.",
     )

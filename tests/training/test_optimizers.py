@@ -59,6 +59,12 @@ def test_what_was_not_measured_has_the_same_batches_for_all_data(options):
     assert (config.batch_size, config.learning_rate) == (256, 0.02)
 
 
+def test_the_batches_of_the_second_model_grow_as_well():
+    config = RunConfig("", model="deepfm", learning_rate=0.2)
+    assert with_batch_size(config, 10**9, True, second=True).batch_size == 1024
+    assert with_batch_size(config, 10**9, True).batch_size == 256
+
+
 def test_a_batch_size_that_is_given_stays():
     config = RunConfig("", model="dcn", batch_size=64)
     assert with_batch_size(config, 10**9, True) == config

@@ -12,7 +12,7 @@ from twml_ops.cli import main
 from twml_ops.data import open_source
 from twml_ops.training import selection
 from twml_ops.training.config import RunConfig
-from twml_ops.training.model import with_batch_size, with_learning_rate
+from twml_ops.training.model import with_batch_size
 from twml_ops.training.selection import (
     SECOND_MODEL,
     SECOND_OPTIONS,
@@ -108,8 +108,8 @@ def test_trees_beside_the_vectors_win_where_pairs_of_ids_decide(tmp_path):
     second = with_the_crosses_of(second_model(default, source.schema), default)
     losses = []
     for options in (second.model_options, {**second.model_options, "trees": False}):
-        config = with_learning_rate(dataclasses.replace(second, model_options=options))
-        config = with_batch_size(config, source.num_examples(), False)
+        config = dataclasses.replace(second, model_options=options)
+        config = with_batch_size(config, source.num_examples(), True, second=True)
         losses.append(run_trial(config, validation_parts(config, source)).trial.log_loss)
     assert losses[0] < losses[1] - 0.01  # .513 and .533
 

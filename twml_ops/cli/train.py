@@ -128,9 +128,9 @@ def train(
         int | None,
         typer.Option(
             min=1,
-            help="Examples in a batch. Default: 256; for the model dcn up to 1024, the more "
-            "examples there are. In a cluster: of each worker; the default is divided among "
-            "synchronous workers.",
+            help="Examples in a batch. Default: 256; for the model dcn and the second one that it "
+            "is compared with up to 1024, the more examples there are. In a cluster: of each "
+            "worker; the default is divided among synchronous workers.",
             show_default=False,
         ),
     ] = RunConfig.batch_size,

@@ -85,24 +85,27 @@ _MIN_STEPS = 100  # of an epoch
 _LARGEST_BATCH = 1024
 
 
-def with_batch_size(config: RunConfig, examples: int, scale_rate: bool) -> RunConfig:
+def with_batch_size(
+    config: RunConfig, examples: int, scale_rate: bool, *, second: bool = False
+) -> RunConfig:
     """The configuration with a batch size where the user chose none.
 
     A step has a cost that does not depend on its examples, so large data are trained in larger
-    batches: for `dcn` and Adagrad the largest power of two that leaves an epoch 100 steps, from 256
-    to 1,024. The learning rate grows with its square root, as the noise of a mean of gradients
-    decreases with it. All others have 256.
+    batches: for `dcn`, or the second model of a run, and Adagrad the largest power of two that
+    leaves an epoch 100 steps, from 256 to 1,024. The learning rate grows with its square root, as
+    the noise of a mean of gradients decreases with it. All others have 256.
 
     Args:
         config: configuration of a run in this process.
         examples: number of training examples.
         scale_rate: whether the learning rate is the default one.
+        second: whether the model is the second one of a run, see `selection.second_model`.
     """
     if config.batch_size is not None:
         return config
     size = DEFAULT_BATCH_SIZE
     measured = config.from_run is None and config.optimizer == "adagrad"
-    if measured and config.model != AUTO and builder_of(config.model) is models.dcn:
+    if measured and config.model != AUTO and (second or builder_of(config.model) is models.dcn):
         while size < _LARGEST_BATCH and examples >= 2 * size * _MIN_STEPS:
             size *= 2
     rate = config.learning_rate

@@ -133,7 +133,7 @@ def train(
             assert stages is not None
             stages.follow(data, parts)
         config = with_batch_size(config, sizes[0], not rate_given)
-        second = second and with_batch_size(second, sizes[0], not rate_given)
+        second = second and with_batch_size(second, sizes[0], not rate_given, second=True)
         if stages is not None:
             workers = len(stages.cluster.workers)
             config = with_shared_batch(config, chosen, workers)

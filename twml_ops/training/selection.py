@@ -212,15 +212,18 @@ def second_model(config: RunConfig, schema: Schema) -> RunConfig | None:
         schema: the features.
 
     Returns:
-        The configuration; None if the user chose the model, if the run goes on with another one, if
-        the weights of early stopping are kept (only one model has such weights), if tables are in
-        files, or if there are fewer than two categorical features, whose pairs the model is for.
+        The configuration, with a learning rate; None if the user chose the model, if the run goes
+        on with another one, if the weights of early stopping are kept (only one model has such
+        weights), if tables are in files, or if there are fewer than two categorical features, whose
+        pairs the model is for.
     """
     unsuitable = config.from_run is not None or config.storage is not None or not config.refit
     if config.model != DEFAULT or unsuitable or len(schema.categorical) < 2:
         return None
     options = {**SECOND_OPTIONS, "trees": config.model_options.get("trees")}
-    return dataclasses.replace(config, model=SECOND_MODEL, model_options=options)
+    return with_learning_rate(
+        dataclasses.replace(config, model=SECOND_MODEL, model_options=options)
+    )
 
 
 def with_the_crosses_of(second: RunConfig | None, config: RunConfig) -> RunConfig | None:
