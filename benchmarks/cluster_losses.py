@@ -2,7 +2,7 @@
 
 Each seed is trained in one process, and by `twml-ops launch` with the same options. The table has
 the log loss on the evaluation data, the difference to one process, and the CPU seconds of all
-processes.
+processes. Each kind of source, such as criteo, has a table of its own.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from benchmarks import machine, tables
 from benchmarks.quality.page import difference_text
 
 METRIC = "log_loss"
+_PAGE = "parameter_server.md"
 CLUSTERS = {
     "1 server, 1 worker": ["--ps", "1", "--workers", "1"],
     "1 server, 2 asynchronous workers": ["--ps", "1", "--workers", "2"],
@@ -64,9 +65,12 @@ def main(
     text = f"{tables.machine(about)}\n\n{tables.markdown(header, rows)}\n\nSeeds: {seeds}."
     print(text)
     if docs is not None:
-        files = tables.results_file(docs, "cluster_losses.json"), docs / "parameter_server.md"
-        result = {"about": about, "losses": found}
-        tables.record(result, *files, {"cluster_losses": text}, "benchmarks/cluster_losses.py")
+        kind = source.partition(":")[0]
+        json_file, page = tables.results_file(docs, "cluster_losses.json"), docs / _PAGE
+        results = json.loads(json_file.read_text()) if json_file.exists() else {}
+        results[kind] = {"about": about, "losses": found}
+        sections = {f"cluster_losses_{kind}": text}
+        tables.record(results, json_file, page, sections, "benchmarks/cluster_losses.py")
 
 
 def run(name: str, source: str, seed: int) -> dict[str, Any]:
