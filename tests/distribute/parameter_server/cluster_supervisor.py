@@ -112,7 +112,7 @@ def run(
         later_timeout: The trainers' timeout after their first step, which takes longer than the
             others; None: the timeout does not change.
         network: Whether each process has its own host, that is, a network namespace.
-        faults: With `network`, the `wire.Faults` of packets; None: all arrive, once and in order.
+        faults: With `network`, the `faulty_network.Faults` of packets; None: all arrive in order.
         cuts: (step of the run, job, index, packets) of each process whose host is cut off, until so
             many of its packets are lost. Needs `faults`.
         one_batch: Whether all steps have the same data, so that it does not matter where in the
@@ -334,7 +334,7 @@ class Supervisor:
 def hosts(count, faults):
     """Creates `count` hosts with a network of their own."""
     from benchmarks.distributed.network import Network
-    from tests.distribute.parameter_server.wire import Faults, FaultyNetwork
+    from tests.distribute.parameter_server.faulty_network import Faults, FaultyNetwork
 
     names = [f"h{i}" for i in range(count)]
     made = Network(names) if faults is None else FaultyNetwork(names, Faults(**faults))

@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks.distributed.network import unavailable
 from tests.child_process import ChildProcess
-from tests.distribute.parameter_server import wire
+from tests.distribute.parameter_server import faulty_network
 from twml_ops.distribute.launch import EXIT_LOST
 
 SAME_DATA = {"one_batch": True, "partition_axis": "row"}
@@ -283,7 +283,7 @@ WIRES = {
 @pytest.mark.slow
 @pytest.mark.parametrize("name", WIRES)
 def test_a_wire_that_heals_before_the_timeout_changes_no_bit(child, outcome, name):
-    why = unavailable() or wire.unavailable()
+    why = unavailable() or faulty_network.unavailable()
     if why is not None:
         pytest.skip(f"no wire with faults: {why}")
     got = child.request({"steps": 20, **SYNCHRONOUS, "network": True, **WIRES[name]})
