@@ -31,7 +31,7 @@ TIME = (
 DAY_FIRST = (r"^([0-9]{1,2})\.([0-9]{1,2})\.([0-9]{4})([^0-9]|$)", r"\3-\2-\1\4")
 MONTH_FIRST = (r"^([0-9]{1,2})/([0-9]{1,2})/([0-9]{4})([^0-9]|$)", r"\3-\1-\2\4")
 """Dates in other orders, and the same with the year first, as `TIME` has them."""
-_SHORT_YEARS = {  # of spreadsheets, as `1/31/24`: those of 1970 to 2069
+_SHORT_YEARS = {  # of spreadsheets, as `1/31/24`; years of 1970 to 2069
     "20": r"^([0-9]{1,2}/[0-9]{1,2}/)([0-6][0-9])($|[ ,])",
     "19": r"^([0-9]{1,2}/[0-9]{1,2}/)([7-9][0-9])($|[ ,])",
 }

@@ -101,6 +101,8 @@ def run(
     replaced=False,
     later_timeout=None,
     network=False,
+    faults=None,
+    cuts=(),
     one_batch=False,
     limit=TIMEOUT,
     **options,
@@ -122,6 +124,9 @@ def run(
         later_timeout: The trainers' timeout after their first step, which takes longer than the
             others; None: the timeout does not change.
         network: Whether each process has its own host, that is, a network namespace.
+        faults: With `network`, the `faulty_network.Faults` of packets; None: all arrive in order.
+        cuts: (step of the run, job, index, packets) of each process whose host is cut off, until so
+            many of its packets are lost. Needs `faults`.
         one_batch: Whether all steps have the same data, so that it does not matter where in the
             data a restarted process begins.
         limit: Seconds after which the run counts as one that hangs.
@@ -130,16 +135,17 @@ def run(
         A dictionary: "step"; "loss", "own" steps and "generation" of the queues by worker; the
         final "weights" and the "final" log loss on all data; "deaths", [job, index, status] each;
         "zombies", [index, status, steps that it reported after it was resumed] of each worker that
-        was replaced;
-        "resumed", the step at which stopped processes were resumed, and "reported", the steps that
-        each worker had reported by then; "hang" if the run had to be ended.
+        was replaced; "resumed", the step at which stopped processes were resumed, and "reported",
+        the steps that each worker had reported by then; "packets", what became of them; "hang" if
+        the run had to be ended.
     """
-    with hosts(servers + workers) if network else contextlib.nullcontext() as net:
+    with hosts(servers + workers, faults) if network else contextlib.nullcontext() as net:
         data = (lambda context: batches(context)[:1]) if one_batch else batches
         data = (lambda _: id_batches()) if options.get("rows_of_ids") else data
         supervisor = Supervisor(net, servers, workers, steps, data, options, later_timeout, pause)
-        supervisor.replaced = replaced
-        return supervisor.supervise(list(kills), list(stops), resume_after, limit)
+        supervisor.replaced, supervisor.cuts = replaced, list(cuts)
+        found = supervisor.supervise(list(kills), list(stops), resume_after, limit)
+        return {**found, "packets": getattr(net, "counts", None)}
 
 
 class Supervisor:
@@ -153,7 +159,7 @@ class Supervisor:
         self.pause = pause
         self.paused, self.until_paused = os.pipe()
         self.ports = Ports(servers + 2 * workers)
-        self.replaced = False
+        self.replaced, self.cuts = False, []
         self.substitutes = {}  # process -> the one whose place it has taken
         self.zombies = {}  # process that was replaced -> steps that it has reported afterwards
         names = ["127.0.0.1"] * (servers + workers)
@@ -233,12 +239,16 @@ class Supervisor:
         """Makes processes unreachable, or reachable again."""
         for job, index in victims:
             if self.net is not None:
-                host = self.net.hosts[index if job == "ps" else self.servers + index]
+                host = self.host(job, index)
                 state = "up" if reachable else "down"
                 command = self.net.on(host, ["ip", "link", "set", "eth0", state])
                 subprocess.run(command, check=True)
                 continue
             self.signal((job, index), signal.SIGCONT if reachable else signal.SIGSTOP)
+
+    def host(self, job, index):
+        """The host of a process, with `network`."""
+        return self.net.hosts[index if job == "ps" else self.servers + index]
 
     def signal(self, victim, number):
         pids = [p for p, t in self.alive.items() if t == victim and p not in self.zombies]
@@ -262,6 +272,9 @@ class Supervisor:
             self.died_since.clear()
             if self.replaced:
                 self.replace(*self.stopped.pop())
+        if self.cuts and step >= self.cuts[0][0]:
+            _, job, index, packets = self.cuts.pop(0)
+            self.net.cut(self.host(job, index), packets)
         chief_done = ("worker", 0) not in self.alive.values()
         if self.stopped and (
             chief_done if resume_after is None else len(self.died_since) >= resume_after
@@ -330,11 +343,14 @@ class Supervisor:
 
 
 @contextlib.contextmanager
-def hosts(count):
+def hosts(count, faults):
     """Creates `count` hosts with a network of their own."""
     from benchmarks.distributed.network import Network
+    from tests.distribute.parameter_server.faulty_network import Faults, FaultyNetwork
 
-    with Network([f"h{i}" for i in range(count)]) as network:
+    names = [f"h{i}" for i in range(count)]
+    made = Network(names) if faults is None else FaultyNetwork(names, Faults(**faults))
+    with made as network:
         yield network
 
 

@@ -8,6 +8,7 @@ import pytest
 
 from benchmarks.distributed.network import unavailable
 from tests.child_process import ChildProcess
+from tests.distribute.parameter_server import faulty_network
 from tests.distribute.parameter_server.model import assert_close_by_way, names_of_tables
 from twml_ops.distribute.launch import EXIT_LOST
 
@@ -299,3 +300,29 @@ def test_an_asynchronous_worker_that_was_replaced_while_it_was_stopped_ends(chil
     assert zombie[2] <= 1  # the step that was under way
     assert replaced["own"][str(index)] > 0
     assert replaced["final"] < 0.1  # initially 0.69
+
+
+WIRES = {
+    "loses, repeats and swaps packets": {
+        "faults": {"lost": 0.01, "repeated": 0.02, "late": 0.1, "delay": 0.002},
+    },
+    "is cut, once from a server and once from a worker, and heals": {
+        "faults": {},
+        "cuts": [[4, "ps", 1, 12], [9, "worker", 1, 12]],
+    },
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", WIRES)
+def test_a_wire_that_heals_before_the_timeout_changes_no_bit(child, outcome, name):
+    why = unavailable() or faulty_network.unavailable()
+    if why is not None:
+        pytest.skip(f"no wire with faults: {why}")
+    got = child.request({"steps": 20, **SYNCHRONOUS, "network": True, **WIRES[name]})
+    print(got["packets"])
+    assert "hang" not in got
+    assert got["deaths"] == []
+    assert got["weights"] == outcome("no kills")["weights"]
+    wanted = ("lost", "repeated", "late") if "cuts" not in WIRES[name] else ("cut",)
+    assert all(got["packets"][kind] >= 10 for kind in wanted)
