@@ -241,6 +241,13 @@ class Exchange:
         """
         if not wanted:
             return []
+        positions: dict[Any, list[tf.Tensor]] = {}  # the same for tables with the same batch
+        keys = []
+        for each in wanted:
+            assert each.entries is not None
+            keys.append((each.entries[0].ref(), each.table.division.row_parts))
+            if keys[-1] not in positions:
+                positions[keys[-1]] = _positions_by_rows(each)
         found: dict[tuple[TableProduct, int], tf.Tensor] = {}
         for p, link in enumerate(self._links):
             on_server = self._parts_on(p, wanted)
@@ -258,9 +265,9 @@ class Exchange:
             found |= dict(zip(on_server, received, strict=True))
         return [
             each.table.division.merge_entries(
-                _positions_by_rows(each), [found[each, i] for i in range(len(each.table.shards))]
+                positions[key], [found[each, i] for i in range(len(each.table.shards))]
             )
-            for each in wanted
+            for each, key in zip(wanted, keys, strict=True)
         ]
 
 
