@@ -19,8 +19,8 @@ from benchmarks.distributed.network import Network, unavailable
 from benchmarks.distributed.process import HostProcess, run_module
 from benchmarks.sharding_plans.generator import power_law_job
 from twml_ops.planning import ClusterResources, ShardedTable, ShardingPlan, shard
+from twml_ops.planning.sharding_plan import TABLE, TRAINED_WAYS
 
-WAYS = ("table", "row", "column", "column-row")  # that training follows
 BEST = "plan"
 IN_TURN = "all by table, server after server"
 EGRESS = 1.25e9  # bytes per second of a host, for the plans
@@ -33,10 +33,12 @@ def main(
     count: Annotated[int, typer.Option("--tables", min=1, help="Tables.")] = 100,
     servers: Annotated[int, typer.Option(min=4, help="Servers, no prime number.")] = 4,
     batch: Annotated[int, typer.Option(min=1, help="Examples of a batch.")] = 256,
-    most_rows: Annotated[int, typer.Option(min=1000, help="The most rows of a table.")] = 50_000,
-    seed: Annotated[int, typer.Option(help="Of the generator of tables.")] = 0,
-    steps: Annotated[int, typer.Option(min=1, help="Steps of a round.")] = 8,
-    rounds: Annotated[int, typer.Option(min=1, help="Interleaved rounds of each plan.")] = 4,
+    most_rows: Annotated[int, typer.Option(min=1000, help="The most rows of a table.")] = 200_000,
+    memory: Annotated[
+        float, typer.Option(min=1, help="Memory of a server, in times the mean load.")
+    ] = 1.1,
+    seed: Annotated[int, typer.Option(help="Of the generator of tables.")] = 1,
+    steps: Annotated[int, typer.Option(min=1, help="Measured steps of each plan.")] = 48,
     docs: Annotated[Path | None, typer.Option(help="Folder of plan.md.")] = None,
 ) -> None:
     """Measures, and prints the table."""
@@ -45,8 +47,8 @@ def main(
         raise SystemExit(f"benchmarks.sharding_plans: {reason}")
     about = machine.describe(machine.command_line("benchmarks.sharding_plans"))
     job = {"tables": count, "seed": seed, "batch": batch, "most_rows": most_rows}
-    found = measure(job, plans(job, servers), steps, rounds)
-    result = {"about": about, "job": job, "rounds": rounds, "steps": steps, "plans": found}
+    found = measure(job, plans(job, servers, memory), steps)
+    result = {"about": about, "job": job, "memory": memory, "steps": steps, "plans": found}
     text = table(result)
     print(text)
     if docs is not None:
@@ -54,35 +56,40 @@ def main(
         tables.record(result, *files, {"sharding_plans": text}, BY)
 
 
-def plans(job: dict[str, Any], servers: int) -> dict[str, ShardingPlan]:
+def plans(job: dict[str, Any], servers: int, memory: float) -> dict[str, ShardingPlan]:
     """Whole tables in turn, and the best plans of each single way and of all ways.
 
     Args:
         job: arguments of `power_law_job`.
         servers: the number of servers.
+        memory: of a server for the plan of all ways, in times the mean bytes of a server.
     """
     made, cluster = power_law_job(**job), ClusterResources(EGRESS, servers=servers)
-    ways = {f"all by {way}": (way,) for way in WAYS} | {BEST: WAYS}
-    found = {name: shard(made, cluster, ways=allowed) for name, allowed in ways.items()}
-    places = tuple(ShardedTable(WAYS[0], i % servers) for i in range(len(made.tables)))
-    return {IN_TURN: ShardingPlan(places, (math.nan,) * servers, (math.nan,) * servers), **found}
+    found = {f"all by {way}": shard(made, cluster, ways=[way]) for way in TRAINED_WAYS}
+    found[BEST] = shard(
+        made, cluster, ways=TRAINED_WAYS, memory=memory * made.stored_bytes / servers
+    )
+    places = tuple(ShardedTable(TABLE, i % servers) for i in range(len(made.tables)))
+    stored = [t.bytes * (1 + made.slots) for t in made.tables]
+    by_server = tuple(float(sum(stored[i::servers])) for i in range(servers))
+    return {IN_TURN: ShardingPlan(places, (math.nan,) * servers, by_server), **found}
 
 
 def measure(
-    job: dict[str, Any], planned: dict[str, ShardingPlan], steps: int, rounds: int
+    job: dict[str, Any], planned: dict[str, ShardingPlan], steps: int
 ) -> dict[str, dict[str, Any]]:
     """Trains with each plan.
 
     Args:
         job: arguments of `power_law_job`.
         planned: the plans by name.
-        steps: the steps of a round.
-        rounds: the interleaved rounds of each plan.
+        steps: the measured steps of each plan.
 
     Returns:
         For each plan `predicted`, seconds of a step by server, or None; of a step `cpu`, seconds,
-        and `sent`, bytes, of each server and then of the worker; `seconds`; `ways`, the number of
-        tables by way.
+        and `sent`, bytes, of each server and then of the worker; `ways`, the number of tables by
+        way;
+        `stored`, bytes of tables and slots by server.
     """
     servers = len(planned[BEST].seconds)
     hosts = [*(f"server{i}" for i in range(servers)), "worker"]
@@ -99,30 +106,26 @@ def measure(
             process.request({"do": "serve", "index": i, **cluster}, SECONDS)
         trainer = processes[-1]
         trainer.request({"do": "connect", "job": job, **cluster}, SECONDS)
-        for name, plan in planned.items():
-            places = [(t.way, t.first) for t in plan.tables]
-            trainer.request({"do": "build", "name": name, "places": places, "steps": 3}, SECONDS)
 
         def counters() -> list[float]:
             cpu = [p.request({"do": "cpu"}, SECONDS)["seconds"] for p in processes]
             return [*cpu, *network.sent().values()]
 
-        totals = {name: [0.0] * (2 * len(hosts) + 1) for name in planned}
-        for _ in range(rounds):
-            for name, total in totals.items():
-                before = counters()
-                request = {"do": "run", "name": name, "steps": steps}
-                seconds = trainer.request(request, SECONDS)["seconds"]
-                moved = [b - a for a, b in zip(before, counters(), strict=True)]
-                for i, value in enumerate([*moved, seconds]):
-                    total[i] += value / (steps * rounds)
+        of_step = {}
+        for name, plan in planned.items():
+            places = [(t.way, t.first) for t in plan.tables]
+            trainer.request({"do": "build", "name": name, "places": places}, SECONDS)
+            before = counters()
+            trainer.request({"do": "run", "steps": steps}, SECONDS)
+            of_step[name] = [(b - a) / steps for a, b in zip(before, counters(), strict=True)]
+            trainer.request({"do": "release"}, SECONDS)
     return {
         name: {
             "predicted": None if name == IN_TURN else list(plan.seconds),
-            "cpu": totals[name][: len(hosts)],
-            "sent": totals[name][len(hosts) : -1],
-            "seconds": totals[name][-1],
-            "ways": {way: sum(t.way == way for t in plan.tables) for way in WAYS},
+            "cpu": of_step[name][: len(hosts)],
+            "sent": of_step[name][len(hosts) :],
+            "stored": list(plan.bytes),
+            "ways": {way: sum(t.way == way for t in plan.tables) for way in TRAINED_WAYS},
         }
         for name, plan in planned.items()
     }
@@ -131,7 +134,7 @@ def measure(
 def table(result: dict[str, Any]) -> str:
     """The results as Markdown."""
     columns = ["slowest server, ms", "mean server, ms", "worker, ms", "predicted step, ms"]
-    columns += ["most sent by a host, MB", "sent by all, MB"]
+    columns += ["most sent by a host, MB", "sent by all, MB", "fullest server, × the mean"]
     lines = [f"| tables | {' | '.join(columns)} |", "| --- |" + " ---: |" * len(columns)]
     for name, found in result["plans"].items():
         *cpu, worker = found["cpu"]
@@ -139,12 +142,13 @@ def table(result: dict[str, Any]) -> str:
         sent = max(found["sent"]), sum(found["sent"])
         cells = ["" if math.isnan(n) else f"{1e3 * n:.1f}" for n in numbers]
         cells += [f"{n / 1e6:.2f}" for n in sent]
+        stored = found["stored"]
+        cells.append(f"{max(stored) * len(stored) / sum(stored):.2f}")
         ways = ", ".join(f"{n} {way}" for way, n in found["ways"].items() if n)
         label = f"as planned: {ways}" if name == BEST else name
         lines.append(f"| {label} | {' | '.join(cells)} |")
     text = f"{tables.machine(result['about'])}\n\n" + "\n".join(lines)
-    rounds, steps = result["rounds"], result["steps"]
-    return f"{text}\n\nOf a step, the mean of {rounds} interleaved rounds of {steps} steps."
+    return f"{text}\n\nOf a step, the mean of {result['steps']} steps."
 
 
 if __name__ == "__main__":

@@ -27,8 +27,8 @@ def test_each_plan_is_measured():
     if why is not None:
         pytest.skip(f"network namespaces are not available: {why}")
     job = {"tables": 5, "seed": 0, "batch": 64, "most_rows": 1000}
-    planned = sharding_plans.plans(job, 4)
-    found = sharding_plans.measure(job, planned, steps=2, rounds=1)
+    planned = sharding_plans.plans(job, 4, 2.0)
+    found = sharding_plans.measure(job, planned, steps=2)
     assert list(found) == list(planned)
     for measured in found.values():
         assert len(measured["cpu"]) == len(measured["sent"]) == 5

@@ -7,6 +7,7 @@ import pytest
 from twml_ops.checkpoint import CheckpointManager
 from twml_ops.checkpoint.facts import FACTS
 from twml_ops.distribute import Cluster
+from twml_ops.planning import ShardedTable, ShardingPlan
 from twml_ops.training import cluster_checkpoints
 from twml_ops.training.cluster import (
     check_cluster,
@@ -15,7 +16,7 @@ from twml_ops.training.cluster import (
 )
 from twml_ops.training.cluster_checkpoints import ClusterCheckpoints, cluster_facts
 from twml_ops.training.cluster_evaluator import append_evaluation
-from twml_ops.training.config import ClusterOptions, RunConfig
+from twml_ops.training.config import DEFAULT, ClusterOptions, RunConfig
 from twml_ops.training.errors import UserError
 
 CONFIG = RunConfig("csv:a.csv", model="sparse_mlp", learning_rate=0.1, cluster=ClusterOptions())
@@ -166,3 +167,21 @@ def test_peers_refuse_what_they_cannot_train_and_quantize_checkpoints(options, r
     check_cluster(RunConfig("csv:a.csv", checkpoint_bits=8), peers=True)
     with pytest.raises(UserError, match="--checkpoint-bits"):
         check_cluster(RunConfig("csv:a.csv", checkpoint_bits=8))
+
+
+def test_a_plan_needs_a_model_and_a_file_that_is_one(tmp_path):
+    path = tmp_path / "plan.json"
+
+    def check(model):
+        check_cluster(RunConfig("a.csv", model=model, cluster=ClusterOptions(plan=str(path))))
+
+    with pytest.raises(UserError, match=r"--plan: .*No such file"):
+        check("dcn")
+    path.write_text('{"tables": []}')
+    with pytest.raises(UserError, match="--plan: .*is no plan of"):
+        check("dcn")
+    plan = ShardingPlan((ShardedTable("table", 1),), (0.0, 0.0), (0.0, 0.0))
+    path.write_text(json.dumps(plan.to_json(["fields/rows"])))
+    check("dcn")
+    with pytest.raises(UserError, match="name it with --model"):
+        check(DEFAULT)

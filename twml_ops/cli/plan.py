@@ -152,7 +152,7 @@ def plan(
         list[str] | None,
         typer.Option(
             help="With --tables: table, row, column, replicated or column-row. Repeat it to allow "
-            "several. [default: all of them]"
+            "several. [default: all but replicated, which training refuses]"
         ),
     ] = None,
     out_plan: Annotated[

@@ -90,7 +90,7 @@ def plan_tables(
         make_job: returns the job with these tables.
         cluster: the hosts; each of `servers` is one.
         memory: bytes that a server can hold; None: unlimited.
-        ways: the ways that are allowed; None: all.
+        ways: the ways that are allowed; None: all that training follows.
         get_costs: returns the costs of CPU time, or None for typical ones.
         out: PNG to draw into; None: no picture.
         out_plan: JSON file to write the plan to; None: none.
@@ -102,8 +102,9 @@ def plan_tables(
         ValueError: a number is out of range, or no plan was found that fits.
     """
     from twml_ops.cli.console import make_console, print_json
-    from twml_ops.planning import WAYS, shard
+    from twml_ops.planning import shard
     from twml_ops.planning.sharding_axis import TYPICAL_COSTS
+    from twml_ops.planning.sharding_plan import TRAINED_WAYS
     from twml_ops.report.plan import check_plot_path
     from twml_ops.report.sharding import NamedPlan, draw_sharding, print_sharding
     from twml_ops.training.run_folder import optional_file, write_json
@@ -112,7 +113,8 @@ def plan_tables(
     job = make_job(tuple(tables.values()))
     with optional_file(out_plan, overwrite) as file, optional_file(out, overwrite) as picture:
         costs = get_costs()
-        found = shard(job, cluster, costs or TYPICAL_COSTS, memory=memory, ways=ways or WAYS)
+        allowed = ways or TRAINED_WAYS
+        found = shard(job, cluster, costs or TYPICAL_COSTS, memory=memory, ways=allowed)
         plan = NamedPlan(tuple(tables), job, found, memory, costs is not None)
         if file is not None:
             write_json(file, found.to_json(plan.names))

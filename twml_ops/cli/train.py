@@ -247,6 +247,14 @@ def train(
             help="row, column or auto: how tables are divided among the servers.",
         ),
     ] = ClusterOptions.partition_axis,
+    plan: Annotated[
+        str | None,
+        _cluster(
+            help="JSON file of --out-plan of `twml-ops plan`: how each table of --model is "
+            "divided, in place of --partition-axis.",
+            metavar="PATH",
+        ),
+    ] = ClusterOptions.plan,
     wire_dtype: Annotated[
         str,
         _cluster(

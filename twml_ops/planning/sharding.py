@@ -11,7 +11,13 @@ from twml_ops.planning.cpu_costs import CpuCosts
 from twml_ops.planning.job import ClusterResources, Job
 from twml_ops.planning.sharding_axis import TYPICAL_COSTS
 from twml_ops.planning.sharding_costs import Placed, placements
-from twml_ops.planning.sharding_plan import TABLE, WAYS, ShardedTable, ShardingPlan
+from twml_ops.planning.sharding_plan import (
+    TABLE,
+    TRAINED_WAYS,
+    WAYS,
+    ShardedTable,
+    ShardingPlan,
+)
 
 _GAIN = 1e-9  # the share of the seconds by which a change must improve them
 
@@ -22,7 +28,7 @@ def shard(
     costs: CpuCosts = TYPICAL_COSTS,
     *,
     memory: float | None = None,
-    ways: Sequence[str] = WAYS,
+    ways: Sequence[str] = TRAINED_WAYS,
 ) -> ShardingPlan:
     """Chooses for each table the way to divide it, and the servers.
 
@@ -35,7 +41,7 @@ def shard(
         cluster: The hosts; each of `servers` is one.
         costs: What the parts of a step cost.
         memory: Bytes that a server can hold, tables with slots; None: no limit.
-        ways: Which of `WAYS` to use.
+        ways: Which of `WAYS` to use. Training follows all but "replicated".
 
     Returns:
         The plan.

@@ -14,6 +14,9 @@ WAYS = (TABLE, ROW, COLUMN, REPLICATED, COLUMN_ROW)
 """The ways: one server has the table, rows p, p + P, ..., ranges of columns, a copy on each
 server, or ranges of columns whose rows are divided too."""
 
+TRAINED_WAYS = (TABLE, ROW, COLUMN, COLUMN_ROW)
+"""The ways that training follows, all without copies."""
+
 
 def grid(way: str, servers: int) -> tuple[int, int]:
     """Returns into how many parts the rows and the columns of a table are divided.

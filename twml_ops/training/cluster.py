@@ -13,7 +13,8 @@ from pathlib import Path
 import tensorflow as tf
 
 from twml_ops.data import InputPosition, Source
-from twml_ops.training.config import AUTO, ClusterOptions, RunConfig
+from twml_ops.planning.sharding_plan import read_plan
+from twml_ops.training.config import AUTO, DEFAULT, ClusterOptions, RunConfig
 from twml_ops.training.errors import UserError
 from twml_ops.training.model import check_storage
 from twml_ops.training.trained_run import check_slots
@@ -32,7 +33,8 @@ def check_cluster(config: RunConfig, *, peers: bool = False) -> None:
 
     Raises:
         UserError: the model is to be chosen, checkpoints of servers are to be
-            quantized, the slots of several models are to be saved, or tables are to be in files.
+            quantized, the slots of several models are to be saved, tables are to be in files, or a
+            plan is to divide the tables of several models, or cannot be read.
     """
     if config.model == AUTO:
         raise UserError("--model auto: a cluster trains one model; choose it in one process")
@@ -43,8 +45,22 @@ def check_cluster(config: RunConfig, *, peers: bool = False) -> None:
     if not peers:
         check_slots(config)
         check_storage(config)
+        _check_plan(config)
     elif config.storage is not None:
         raise UserError("--storage: peers need tables in memory")
+
+
+def _check_plan(config: RunConfig) -> None:
+    """Checks the plan before the data are read; the trainer compares it with the model."""
+    plan = None if config.cluster is None else config.cluster.plan
+    if plan is None:
+        return
+    if config.model == DEFAULT:
+        raise UserError("--plan: a plan is of the tables of one model; name it with --model")
+    try:
+        read_plan(Path(plan))
+    except (ValueError, OSError) as e:
+        raise UserError(f"--plan: {e}") from e
 
 
 def run_server() -> None:

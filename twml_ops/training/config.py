@@ -41,6 +41,7 @@ class ClusterOptions:
     Attributes:
         mode: how workers synchronize their updates.
         partition_axis: axis along which tables are divided among the servers.
+        plan: file with a plan of the tables, in place of `partition_axis`; None: none.
         wire_dtype: data type of products in messages.
         gradient_wire_dtype: data type of the gradients of products; None: `wire_dtype`.
         exchange_every: steps of a worker between two exchanges with the servers.
@@ -53,6 +54,7 @@ class ClusterOptions:
 
     mode: Literal["sync", "async", "hogwild"] = "async"
     partition_axis: Literal["row", "column", "auto"] = "auto"
+    plan: str | None = None
     wire_dtype: Literal["float32", "bfloat16", "float16", "int8"] = "float32"
     gradient_wire_dtype: Literal["float32", "bfloat16", "float16", "int8"] | None = None
     exchange_every: int = 1

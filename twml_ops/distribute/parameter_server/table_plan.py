@@ -60,7 +60,7 @@ class TablePlan:
         if copied:
             raise ValueError(
                 f"{self._source}: training does not follow the way {REPLICATED}, got it for "
-                f"{', '.join(copied)}; allow the other ways with --way of `twml-ops plan`"
+                f"{', '.join(copied)}; plan without --way {REPLICATED}"
             )
         self._places = plan.tables
 
