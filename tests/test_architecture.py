@@ -318,7 +318,7 @@ WORD = re.compile(r"[A-Za-z_]\w*")
 FOREIGN = (
     r"MPI_\w+|preload_app|MultiInference|HandleReloadConfigRequest|bag_NAME_\w+|rcv1_train\.svm"
 )
-FOREIGN += r"|on_cpu|criteo_random|\w+\.(json|txt|yaml|md)"
+FOREIGN += r"|on_cpu|\w+\.(json|txt|yaml|md)"
 # Metrics of the server whose names are composed, and pages about names of another package and of
 # earlier versions.
 FOREIGN += r"|twml_serving_\w+"

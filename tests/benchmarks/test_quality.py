@@ -1,8 +1,10 @@
 """The comparison with other libraries: its encodings, its record of runs, and its tables."""
 
 import dataclasses
+import gzip
 import importlib.util
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -137,6 +139,16 @@ def test_options_that_train_lacks_are_found_before_a_run():
     assert train_command.is_available("train --model sparse_mlp")
     assert not train_command.is_available("train --no-such-option 5")
     assert not train_command.is_available("train --model no_such_model")
+
+
+def test_the_sample_in_a_random_order_has_the_same_rows(tmp_path, monkeypatch):
+    monkeypatch.setattr(data_sets.tempfile, "tempdir", str(tmp_path))
+    rows = [f"{i % 2}\t{i}" + "\t" * 38 + "\n" for i in range(50)]
+    (tmp_path / "criteo_dev_100k.tsv.gz").write_bytes(gzip.compress("".join(rows).encode()))
+    data = data_sets.get("criteo_random", tmp_path)
+    shuffled = Path(data.source.partition(":")[2]).read_text().splitlines(keepends=True)
+    assert sorted(shuffled) == sorted(rows) != shuffled
+    assert [part.num_examples() for part in data.open()] == [40, 10]
 
 
 def test_an_unknown_data_set_is_an_error():
