@@ -135,6 +135,26 @@ def _read_costs(path: Path) -> Any:
     return read_costs(path)
 
 
+def _read_tables(path: Path) -> Any:
+    from twml_ops.cli.plan_tables import read_tables
+
+    return read_tables(path)
+
+
+def _table_plan_seed() -> list[bytes]:
+    from twml_ops.planning.sharding_plan import ShardedTable, ShardingPlan
+
+    tables = ShardedTable("table", 1), ShardedTable("row", 0), ShardedTable("column", 1)
+    plan = ShardingPlan(tables, (0.5, 0.25), (1e6, 2e6))
+    return [json.dumps(plan.to_json(["a/kernel", "b/kernel", "c"])).encode()]
+
+
+def _read_table_plan(path: Path) -> Any:
+    from twml_ops.planning.sharding_plan import read_plan
+
+    return read_plan(path)
+
+
 def _manifest_seeds() -> list[bytes]:
     from twml_ops.checkpoint.manifest import FORMAT, VERSION, VariableEntry
 
@@ -188,6 +208,11 @@ def readers() -> dict[str, Reader]:
         "schema_json": Reader(lambda: _schema_seeds()[1:], "x.json", read_schema),
         "known_categories": Reader(_npz(_write_known), "x.npz", _read_known, (ValueError,)),
         "costs": Reader(_costs_seed, "x.json", _read_costs, json_errors),
+        "tables": Reader(
+            lambda: [b'{"tables": [{"name": "a", "rows": 9, "units": 4, "entries": 2.5}]}'],
+            *("x.json", _read_tables, json_errors),
+        ),
+        "table_plan": Reader(_table_plan_seed, "x.json", _read_table_plan, (ValueError,)),
         "manifest": Reader(_manifest_seeds, "x.json", _read_manifest, (CheckpointError,)),
         "scorer": Reader(
             lambda: [b'{"format": 2, "base": {"folder": "1"}, "fingerprint": "ab"}'],

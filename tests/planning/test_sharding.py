@@ -1,5 +1,6 @@
 """The plan of many tables against all plans of few ones."""
 
+import json
 import math
 
 import numpy as np
@@ -10,7 +11,7 @@ from tests.planning.sharding_instances import small_instance
 from twml_ops.planning import WAYS, ClusterResources, Job, Table, shard
 from twml_ops.planning.sharding_axis import TYPICAL_COSTS
 from twml_ops.planning.sharding_costs import placements
-from twml_ops.planning.sharding_plan import TRAINED_WAYS
+from twml_ops.planning.sharding_plan import TRAINED_WAYS, ShardedTable, ShardingPlan, read_plan
 
 pytestmark = pytest.mark.one_tf
 
@@ -96,3 +97,36 @@ def test_errors_say_what_binds():
         shard(job, cluster, ways=["column"])
     with pytest.raises(ValueError, match="ways must be some of"):
         shard(job, cluster, ways=["diagonal"])
+
+
+_PLAN = (
+    '{"tables": [{"name": "a", "way": "%s", "servers": [%s]}], "seconds": [1, 1], "bytes": [1, 1]}'
+)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "[" * 100_000,
+        "[]",
+        '{"seconds": [1], "bytes": [1]}',
+        _PLAN % ("table", "1e999"),
+        _PLAN % ("table", ""),
+        _PLAN % ("table", "2"),
+        _PLAN % ("row", "0"),
+        _PLAN % ("by row", "0"),
+    ],
+)
+def test_a_file_that_is_no_plan_is_named(tmp_path, text):
+    path = tmp_path / "plan.json"
+    path.write_text(text)
+    with pytest.raises(ValueError, match=r"plan\.json: "):
+        read_plan(path)
+
+
+def test_a_plan_is_read_as_it_was_written(tmp_path):
+    plan = ShardingPlan((ShardedTable("table", 1), ShardedTable("row", 0)), (0.5, 2.0), (3.0, 4.0))
+    path = tmp_path / "plan.json"
+    path.write_text(json.dumps(plan.to_json(["a", "b"])))
+    assert read_plan(path) == (("a", "b"), plan)

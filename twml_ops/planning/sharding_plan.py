@@ -126,7 +126,7 @@ def read_plan(path: Path) -> tuple[tuple[str, ...], ShardingPlan]:
             ShardedTable(str(entry["way"]), int(entry["servers"][0])) for entry in content["tables"]
         )
         listed = [list(map(int, entry["servers"])) for entry in content["tables"]]
-    except (LookupError, TypeError, ValueError) as e:
+    except (LookupError, TypeError, ValueError, OverflowError, RecursionError) as e:
         raise ValueError(f"{path}: is no plan of `twml-ops plan --out-plan`: {e!r:.200}") from e
     for name, table, servers in zip(names, tables, listed, strict=True):
         if table.way not in WAYS:
