@@ -35,7 +35,7 @@ from twml_ops import _keras
 from twml_ops.distribute.launch import EXIT_LOST
 from twml_ops.distribute.parameter_server.cluster import Cluster, ClusterError
 from twml_ops.distribute.parameter_server.flat_batches import FlatBatch, FlatBatches
-from twml_ops.distribute.parameter_server.place import REPLACED, WorkerReplacedError
+from twml_ops.distribute.parameter_server.place import GUARD, REPLACED, WorkerReplacedError
 from twml_ops.distribute.parameter_server.state import RunState
 from twml_ops.distribute.parameter_server.synchronous_workers import OTHER_STEP, GradientQueues
 from twml_ops.ops._tape import tf_variable
@@ -97,7 +97,7 @@ def run_with_timeout(
     if not error:
         return result[0]
     e = error[0]
-    if isinstance(e, tf.errors.InvalidArgumentError) and REPLACED in str(e):
+    if isinstance(e, tf.errors.InvalidArgumentError) and GUARD in str(e):
         raise WorkerReplacedError(REPLACED) from e
     lost = isinstance(e, tf.errors.InvalidArgumentError) and any(
         text in str(e) for text in ("context_id", OTHER_STEP)

@@ -7,6 +7,8 @@ the process that joined last. It makes no update for another one, which ends wit
 
 from __future__ import annotations
 
+import functools
+import os
 import secrets
 
 import tensorflow as tf
@@ -15,6 +17,8 @@ from twml_ops.distribute.parameter_server.cluster import Cluster
 from twml_ops.distribute.parameter_server.tables import RemoteVariable
 
 REPLACED = "another process has taken the place of this worker"
+GUARD = "twml_place_of_worker"
+"""A part of the message of a step that the servers refuse since another process has the place."""
 
 
 class WorkerReplacedError(RuntimeError):
@@ -30,7 +34,7 @@ class Place:
     """
 
     def __init__(self, prefix: str, cluster: Cluster) -> None:
-        self._token = secrets.randbits(62)
+        self._token = _token_of(os.getpid())
         self.variables: list[RemoteVariable] = []
         if cluster.servers and cluster.job == "worker":
             name = f"{prefix}/place/{cluster.index}"
@@ -63,5 +67,15 @@ class Place:
         with tf.device(device):
             for variable in (v for v in self.variables if v.device == device):
                 own = tf.equal(variable.value(), tf.constant(self._token, tf.int64))
-                found.append(tf.raw_ops.Assert(condition=own, data=[REPLACED]))
+                # Not `Assert`, which TensorFlow lets wait for the ones of other devices.
+                with tf.name_scope(GUARD):
+                    rows = tf.raw_ops.Where(condition=tf.reshape(own, [1]))
+                    found.append(tf.raw_ops.EnsureShape(input=rows, shape=[1, 1]).op)
         return found
+
+
+@functools.cache
+def _token_of(process: int) -> int:
+    """The token of this process, which all its trainers have, and no other process."""
+    del process  # a forked process has another number
+    return secrets.randbits(62)
