@@ -239,7 +239,7 @@ def the_graph_of_a_step_is_traced_once():
     same_shapes = whole_batches()[:1] * 3
     hybrid.fit(lambda _: same_shapes, 3)
     assert len(hybrid._train.traced) == 1
-    hybrid.fit(lambda _: repeated(same_shapes), 6)  # a dataset of the same kind
+    hybrid.fit(lambda _: repeated(same_shapes), 6)  # a dataset of the same kind, in another call
     assert len(hybrid._train.traced) == 1
 
 

@@ -189,13 +189,15 @@ class WorkerBatches:
     Args:
         dataset_fn: See `HybridTrainer.fit`.
         context: The number of this worker and the number of workers.
+        flat: The kinds of batches that this process has seen.
     """
 
-    def __init__(self, dataset_fn: DatasetFn, context: tf.distribute.InputContext) -> None:
-        self._dataset_fn, self._context = dataset_fn, context
+    def __init__(
+        self, dataset_fn: DatasetFn, context: tf.distribute.InputContext, flat: FlatBatches
+    ) -> None:
+        self._dataset_fn, self._context, self._flat = dataset_fn, context, flat
         parameters = inspect.signature(dataset_fn).parameters
         self._can_seek = "first_batch" in parameters
-        self._flat = FlatBatches()
         self._iterator: Iterator[FlatBatch] = iter(())
         self._kept: Any = None
         self._ahead: collections.deque[FlatBatch] = collections.deque()

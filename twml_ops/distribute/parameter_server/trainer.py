@@ -30,7 +30,12 @@ from twml_ops.distribute.parameter_server.failures import (
     join_run,
     run_with_timeout,
 )
-from twml_ops.distribute.parameter_server.flat_batches import FlatBatch, StepCalls, unpack_batch
+from twml_ops.distribute.parameter_server.flat_batches import (
+    FlatBatch,
+    FlatBatches,
+    StepCalls,
+    unpack_batch,
+)
 from twml_ops.distribute.parameter_server.optimizer_slots import (
     SavedSlots,
     assign_slots,
@@ -253,6 +258,7 @@ class HybridTrainer:
             self._prefix += f"-{digest[:16]}"
         self._fit_until = 0  # the steps of the run up to which earlier calls of fit have trained
         self._averages: WeightAverages | None = None
+        self._flat_batches = FlatBatches()  # of all calls of fit, which share the traced graphs
         self.model: Any = None
         self.state: Any = None
         config = optimizer.get_config()
@@ -304,7 +310,7 @@ class HybridTrainer:
         context = tf.distribute.InputContext(count, self.cluster.index, count)
         begin = self._fit_until if begin is None else begin
         self._fit_until = max(self._fit_until, steps)
-        batches = WorkerBatches(dataset_fn, context)
+        batches = WorkerBatches(dataset_fn, context, self._flat_batches)
         if self.model is None:
             self.build(batches.first().restored())
         last = steps if save_last else None
