@@ -26,6 +26,7 @@ from tests.distribute.parameter_server.trainers import (
 )
 from tests.fixtures import calculations
 from twml_ops import layers, optimizers
+from twml_ops.distribute.measured_training import repeated
 from twml_ops.distribute.parameter_server import (
     ChiefBuiltModel,
     ChiefDecisions,
@@ -237,7 +238,9 @@ def the_graph_of_a_step_is_traced_once():
     hybrid = trainer(optimizers.SGD(0.1))
     same_shapes = whole_batches()[:1] * 3
     hybrid.fit(lambda _: same_shapes, 3)
-    assert hybrid._train.experimental_get_tracing_count() == 1
+    assert len(hybrid._train.traced) == 1
+    hybrid.fit(lambda _: repeated(same_shapes), 6)  # a dataset of the same kind, in another call
+    assert len(hybrid._train.traced) == 1
 
 
 @child_test

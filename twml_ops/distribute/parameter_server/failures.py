@@ -34,6 +34,7 @@ import tensorflow as tf
 from twml_ops import _keras
 from twml_ops.distribute.launch import EXIT_LOST
 from twml_ops.distribute.parameter_server.cluster import Cluster, ClusterError
+from twml_ops.distribute.parameter_server.flat_batches import FlatBatch, FlatBatches
 from twml_ops.distribute.parameter_server.state import RunState
 from twml_ops.distribute.parameter_server.synchronous_workers import OTHER_STEP, GradientQueues
 from twml_ops.ops._tape import tf_variable
@@ -175,29 +176,26 @@ def join_run(
         own_queues.join()
 
 
-def unpack_batch(batch: Any) -> tuple[Any, Any, Any]:
-    """Returns the features of a batch, its labels, and its weights or None."""
-    x, y, *weights = batch
-    return x, y, weights[0] if weights else None
-
-
 class WorkerBatches:
     """The batches of a worker, in all iterations over its dataset, from any batch on.
 
     Args:
         dataset_fn: See `HybridTrainer.fit`.
         context: The number of this worker and the number of workers.
+        flat: The kinds of batches that this process has seen.
     """
 
-    def __init__(self, dataset_fn: DatasetFn, context: tf.distribute.InputContext) -> None:
-        self._dataset_fn, self._context = dataset_fn, context
+    def __init__(
+        self, dataset_fn: DatasetFn, context: tf.distribute.InputContext, flat: FlatBatches
+    ) -> None:
+        self._dataset_fn, self._context, self._flat = dataset_fn, context, flat
         parameters = inspect.signature(dataset_fn).parameters
         self._can_seek = "first_batch" in parameters
-        self._iterator: Iterator[Any] = iter(())
+        self._iterator: Iterator[FlatBatch] = iter(())
         self._kept: Any = None
-        self._ahead: collections.deque[Any] = collections.deque()
+        self._ahead: collections.deque[FlatBatch] = collections.deque()
 
-    def peek(self, i: int) -> Any:
+    def peek(self, i: int) -> FlatBatch:
         """Returns the batch that is `i` batches after the current one."""
         while len(self._ahead) <= i:
             self._ahead.append(next(self._iterator))
@@ -208,7 +206,7 @@ class WorkerBatches:
         for _ in range(count):
             self._ahead.popleft()
 
-    def first(self) -> Any:
+    def first(self) -> FlatBatch:
         """Returns the first batch of all, by which the model is built in every process."""
         self.seek(0)
         batch = self.peek(0)
@@ -220,24 +218,24 @@ class WorkerBatches:
         kept, self._kept = self._kept, None
         drop = 0 if self._can_seek else number
         if kept is not None and number == drop:
-            batches: Iterator[Any] = itertools.chain([kept[0]], kept[1])
+            batches: Iterator[FlatBatch] = itertools.chain([kept[0]], kept[1])
         elif self._can_seek:
-            batches = _repeat(self._dataset_fn(self._context, first_batch=number))
+            batches = self._repeat(self._dataset_fn(self._context, first_batch=number))
         else:
-            batches = _repeat(self._dataset_fn(self._context))
+            batches = self._repeat(self._dataset_fn(self._context))
         self._iterator = itertools.islice(batches, drop, None)
         self._ahead.clear()
 
-
-def _repeat(dataset: Any) -> Iterator[Any]:
-    """Yields the batches of a dataset, again and again."""
-    while True:
-        empty = True
-        for batch in dataset:
-            empty = False
-            yield unpack_batch(batch)
-        if empty:
-            raise ValueError("dataset_fn must return at least one batch, got an empty dataset")
+    def _repeat(self, dataset: Any) -> Iterator[FlatBatch]:
+        """Yields the batches of a dataset, again and again."""
+        begin = self._flat.of(dataset)
+        while True:
+            empty = True
+            for batch in begin():
+                empty = False
+                yield batch
+            if empty:
+                raise ValueError("dataset_fn must return at least one batch, got an empty dataset")
 
 
 class RandomStates:

@@ -17,6 +17,7 @@ from twml_ops.distribute.parameter_server import synchronous_workers
 from twml_ops.distribute.parameter_server.cluster import Cluster
 from twml_ops.distribute.parameter_server.exchange import Exchange, SharedValues
 from twml_ops.distribute.parameter_server.failures import RandomStates
+from twml_ops.distribute.parameter_server.flat_batches import Batch
 from twml_ops.distribute.parameter_server.placement import ParameterServerPlacement
 from twml_ops.distribute.parameter_server.products import (
     StoredProducts,
@@ -30,9 +31,6 @@ from twml_ops.distribute.parameter_server.state import RunState, component_optim
 from twml_ops.distribute.parameter_server.synchronous_workers import GradientQueues, effects_so_far
 from twml_ops.distribute.parameter_server.updates import Updates, add_gradients
 from twml_ops.ops._tape import tf_variable
-
-Batch = tuple[Any, Any, Any]
-"""The features of a batch, its labels, and its weights or None."""
 
 
 @dataclasses.dataclass(eq=False)

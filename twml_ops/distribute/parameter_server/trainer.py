@@ -29,6 +29,11 @@ from twml_ops.distribute.parameter_server.failures import (
     WorkerBatches,
     join_run,
     run_with_timeout,
+)
+from twml_ops.distribute.parameter_server.flat_batches import (
+    FlatBatch,
+    FlatBatches,
+    StepCalls,
     unpack_batch,
 )
 from twml_ops.distribute.parameter_server.optimizer_slots import (
@@ -253,6 +258,7 @@ class HybridTrainer:
             self._prefix += f"-{digest[:16]}"
         self._fit_until = 0  # the steps of the run up to which earlier calls of fit have trained
         self._averages: WeightAverages | None = None
+        self._flat_batches = FlatBatches()  # of all calls of fit, which share the traced graphs
         self.model: Any = None
         self.state: Any = None
         config = optimizer.get_config()
@@ -304,9 +310,9 @@ class HybridTrainer:
         context = tf.distribute.InputContext(count, self.cluster.index, count)
         begin = self._fit_until if begin is None else begin
         self._fit_until = max(self._fit_until, steps)
-        batches = WorkerBatches(dataset_fn, context)
+        batches = WorkerBatches(dataset_fn, context, self._flat_batches)
         if self.model is None:
-            self.build(batches.first())
+            self.build(batches.first().restored())
         last = steps if save_last else None
         done = self.steps_done()
         if done < steps:
@@ -320,7 +326,7 @@ class HybridTrainer:
             group = [batches.peek(i) for i in range(count)]
             next_group = None
             if self._pipeline:
-                first = _features(group[: self._exchange_every])
+                first = [batch.restored()[0] for batch in group[: self._exchange_every]]
                 if ahead != len(first):
                     prefetched = self._call("prefetching products", self._prefetch, first)
                 next_group = group[-self._exchange_every :]
@@ -597,8 +603,7 @@ class HybridTrainer:
         )
 
     def _create_functions(self) -> None:
-        self._traced: list[Any] = []
-        self._train = tf.function(self._graph.train, reduce_retracing=True, autograph=False)
+        self._train = StepCalls(self._graph.train)
         self._prefetch = tf.function(self._graph.prefetch, reduce_retracing=True, autograph=False)
         self._forward = tf.function(self._graph.forward, reduce_retracing=True, autograph=False)
 
@@ -617,14 +622,19 @@ class HybridTrainer:
         counts = self._steps_per_execution, self._exchange_every
         return next((count for count in counts if own >= count), 1)
 
-    def _run_steps(self, done: int, group: Any, prefetched: Any, next_group: Any) -> Any:
+    def _run_steps(
+        self,
+        done: int,
+        group: list[FlatBatch],
+        prefetched: Any,
+        next_group: list[FlatBatch] | None,
+    ) -> Any:
         """Returns the result of `StepGraph.train`; None if there is a new generation of queues."""
-        next_xs = None if next_group is None else _features(next_group)
         number = tf.constant(done, tf.int64)
         try:
             return self._call(
                 f"step {done + 1}",
-                lambda: self._train_and_results(number, group, prefetched, next_xs),
+                lambda: self._train_and_results(number, group, prefetched, next_group),
             )
         except ClusterError as e:
             if self._queues is None:
@@ -637,21 +647,10 @@ class HybridTrainer:
             return None
 
     def _train_and_results(self, *args: Any) -> Any:
-        self._trace(args)
         next_products = self._train(*args)
         losses, step, worker_steps = self._graph.results()
         # Not an empty list, for which the graph would be traced again.
         return losses.numpy(), step, worker_steps, next_products or None
-
-    def _trace(self, args: tuple[Any, ...]) -> None:
-        """Traces a step for any number of examples, once for each structure of the arguments.
-
-        Otherwise a smaller last batch would be traced again at each of its places in a call.
-        """
-        specs = tf.nest.map_structure(_any_length, args)
-        if specs not in self._traced:
-            self._traced.append(specs)
-            self._train.get_concrete_function(*specs)
 
     def _wait_for_slow_workers(self, worker_steps: Any) -> None:
         """Waits while this worker is more than `max_staleness` steps ahead of the slowest."""
@@ -702,21 +701,3 @@ class HybridTrainer:
         if not self.cluster.servers:
             return function(*args)
         return run_with_timeout(self._timeout, description, function, *args)
-
-
-def _any_length(value: Any) -> Any:
-    """The type of a tensor of a batch without its number of examples."""
-    if isinstance(value, tf.RaggedTensor):
-        inner = value.shape[1 + value.ragged_rank :]
-        shape = [None] * (1 + value.ragged_rank) + inner.as_list()
-        return tf.RaggedTensorSpec(shape, value.dtype, value.ragged_rank, value.row_splits.dtype)
-    if isinstance(value, tf.SparseTensor):
-        return tf.SparseTensorSpec([None, *value.shape[1:]], value.dtype)
-    if value is None:
-        return None
-    tensor = tf.convert_to_tensor(value)
-    return tf.TensorSpec([None, *tensor.shape[1:]] if tensor.shape.rank else [], tensor.dtype)
-
-
-def _features(batches: list[Any]) -> list[Any]:
-    return [x for x, _, _ in batches]
