@@ -14,29 +14,35 @@ namespace {
 // Up to so many possible ids for each entry, a table of all of them is faster than a hash table.
 constexpr int64_t kMaxIdsPerEntry = 16;
 
+// Numbers the ids of a set of bits, which fits into a cache where a number for each possible id does
+// not. Only the numbers of ids that occur are then written and read.
 template <class Id>
 bool NumberByTable(Span<const Id> ids, int64_t input_dim, int64_t sample,
                    NumberedIds<Id>* numbered) {
-  const Scratch<uint32_t> code_of(input_dim);
-  std::fill_n(code_of.data(), input_dim, 0);
+  const int64_t words = input_dim / 64 + 1;
+  const Scratch<uint64_t> occurs(words);
+  std::fill_n(occurs.data(), words, 0);
+  const auto add = [&](Id id) {  // returns whether it is new
+    uint64_t& word = occurs[static_cast<uint64_t>(id) / 64];
+    const uint64_t before = word;
+    word |= uint64_t{1} << (static_cast<uint64_t>(id) % 64);
+    return word != before;
+  };
   int64_t in_sample = 0;
-  for (int64_t k = 0; k < sample; ++k) {
-    in_sample += code_of[ids[k]] == 0;
-    code_of[ids[k]] = 1;
-  }
+  for (int64_t k = 0; k < sample; ++k) in_sample += add(ids[k]);
   if (2 * in_sample > sample) return false;
-  for (int64_t k = sample; k < ids.size(); ++k) code_of[ids[k]] = 1;
-  const int64_t count = std::count(code_of.data(), code_of.data() + input_dim, 1u);
-  numbered->distinct = SharedScratch<Id>(count + 1);  // one more, which the last ids may write
-  Id* const distinct = numbered->distinct.data();
+  for (int64_t k = sample; k < ids.size(); ++k) add(ids[k]);
+  numbered->distinct = SharedScratch<Id>(std::min(input_dim, ids.size()));
+  const Scratch<uint32_t> code_of(input_dim);
   uint32_t next = 0;
-  for (int64_t id = 0; id < input_dim; ++id) {  // a branch could not be predicted
-    const uint32_t occurs = code_of[id];
-    distinct[next] = static_cast<Id>(id);
-    code_of[id] = next;
-    next += occurs;
+  for (int64_t w = 0; w < words; ++w) {
+    for (uint64_t left = occurs[w]; left != 0; left &= left - 1) {
+      const int64_t id = 64 * w + __builtin_ctzll(left);
+      numbered->distinct[next] = static_cast<Id>(id);
+      code_of[id] = next++;
+    }
   }
-  numbered->num_distinct = count;
+  numbered->num_distinct = next;
   numbered->codes = Scratch<uint32_t>(ids.size());
   for (int64_t k = 0; k < ids.size(); ++k) numbered->codes[k] = code_of[ids[k]];
   return true;

@@ -182,17 +182,22 @@ class Packer {
     partitioned_ids_ = Scratch<Id>(batch.num_entries());
     partitioned_values_ = Scratch<float>(binary_ ? 0 : batch.num_entries());
     partitioned_splits_ = Scratch<int64_t>(parts_ * (rows_ + 1));
-    std::vector<int64_t> next(begin_.begin(), begin_.end() - 1);
-    int64_t k = 0;
+    std::vector<int64_t> positions(begin_.begin(), begin_.end() - 1);
+    // Copies, since a compiler has to assume that an id which is written changes what is read.
+    int64_t* const next = positions.data();
+    const Id *from = batch.ids.data(), *const first = from;
+    Id* const ids = partitioned_ids_.data();
+    float* const values = partitioned_values_.data();
     for (int64_t b = 0;; ++b) {
       for (int64_t p = 0; p < parts_; ++p)
         partitioned_splits_[p * (rows_ + 1) + b] = next[p] - begin_[p];
       if (b == rows_) break;
-      for (; k < batch.row_splits[b + 1]; ++k) {
-        const Id id = batch.ids[k];
+      const Id* const end = first + batch.row_splits[b + 1];
+      for (; from < end; ++from) {
+        const Id id = *from;
         const int64_t to = next[static_cast<int64_t>(part_of(id))]++;
-        partitioned_ids_[to] = static_cast<Id>(local_of(id));
-        if (!binary_) partitioned_values_[to] = batch.values[k];
+        ids[to] = static_cast<Id>(local_of(id));
+        if (!binary_) values[to] = batch.values[from - first];
       }
     }
     ids_ = partitioned_ids_.data();
