@@ -95,7 +95,19 @@ def main(
                 found["failed"][name] = str(e).splitlines()[0]
                 print(f"{name} failed: {e}", file=sys.stderr)
             found["machine"] = machine.describe(machine.command_line("benchmarks.curve"))
-            tables.record(found, file, docs / "performance.md", {"curve": section(found)}, BY)
+            write(found, docs)
+    write(found, docs)  # also if nothing was measured
+
+
+def write(found: Results, docs: Path) -> None:
+    """Writes the results and the page.
+
+    Args:
+        found: the results.
+        docs: the folder of performance.md.
+    """
+    file = tables.results_file(docs, "curve.json")
+    tables.record(found, file, docs / "performance.md", {"curve": section(found)}, BY)
 
 
 def import_tensorflow() -> None:

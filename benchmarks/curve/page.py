@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from benchmarks.curve.cells import OURS, STOCK, Cell, cells, learning_cells
-from benchmarks.curve.jobs import PLAIN, Predictions
+from benchmarks.curve.cells import MODES, OURS, STOCK, Cell, cells, learning_cells
+from benchmarks.curve.jobs import NONE, PLAIN, Factors, Predictions, calibrating
 from benchmarks.tables import machine, markdown
 
+NEAR = 0.25  # by how much a measurement may differ from its prediction
 SMOOTH = 4  # losses of a curve, of which there are 20, whose mean is compared
 Run = dict[str, Any]  # what `measure.measure` or `measure.learn` returns
 Found = dict[str, list[Run]]  # name of a cell -> its runs
@@ -34,20 +35,71 @@ def section(result: dict[str, Any]) -> str:
         for training in dict.fromkeys(cell.training for cell in known)
     ]
     if predictions is not None:
-        parts.append(_about(predictions, result["wire"]))
+        parts.append(_about(predictions, result["wire"], known, found))
     parts += _losses(result["learned"])
     failed = "; ".join(f"{name}: {why}" for name, why in result["failed"].items())
     return "\n\n".join([head, *parts, *([f"Not measured: {failed}"] * bool(failed))])
 
 
-def _about(predictions: Predictions, wire: dict[str, float]) -> str:
+def _about(
+    predictions: Predictions, wire: dict[str, float], known: list[Cell], found: dict[str, Run]
+) -> str:
     message, byte = wire["message"] * 1e6, wire["byte"] * 1e9
+    predicted = [cell for cell in known if cell.way in MODES]
+    calibrated = [cell for cell in predicted if _calibrates(cell, found)]
+    ways = (
+        ("calibrated", calibrated, lambda cell: _factors(calibrating(cell), found, predictions)),
+        ("by their CPU time", predicted, lambda cell: _factors(cell, found, predictions)),
+        ("by it and without bursts", predicted, lambda cell: _factors(cell, found, predictions)),
+        ("by `--costs` alone", predicted, lambda cell: NONE),
+    )
+    near = []
+    for name, of_way, factors in ways:
+        by = predictions.without_bursts() if "without" in name else predictions
+        ratios = [_ratio_of(cell, found, by, factors(cell)) for cell in of_way]
+        near.append(f"{sum(map(is_near, ratios))} of {len(ratios)} {name}")
     return (
         f"Predictions use the costs of `--costs` times {predictions.slowdown:.2f}, so that one "
         "host of *reference* needs what was measured, and what one host of another training needs "
         f"more. On either side, the network of the hosts costs {message:.0f} μs a message and "
-        f"{byte:.2f} ns a byte more than the loopback of `--costs`. No cluster was used."
+        f"{byte:.2f} ns a byte more than the loopback of `--costs`. The costs of workers and of "
+        "servers are calibrated by the CPU time, not the speed, of the cell of the same training "
+        "with 1 server and 2 workers, synchronous if the cell has several synchronous workers. "
+        f"Predicted within {NEAR:.0%}: {', '.join(near)}."
     )
+
+
+def is_near(ratio: float) -> bool:
+    """Whether a measurement is as predicted.
+
+    Args:
+        ratio: measured by predicted steps/s.
+    """
+    return abs(ratio - 1) <= NEAR
+
+
+def _calibrates(cell: Cell, found: dict[str, Run]) -> bool:
+    """Whether another cell calibrates the prediction of a cell."""
+    by = calibrating(cell)
+    return by != cell and by.name in found
+
+
+def _factors(cell: Cell, found: dict[str, Run], predictions: Predictions) -> Factors:
+    """What the hosts of a measured cell need more CPU time than predicted."""
+    run = found[cell.name]
+    used = (
+        sum(cpu for host, cpu in run["cpu"].items() if host.startswith(kind)) / run["steps"]
+        for kind in ("worker", "server")
+    )
+    return predictions.factors(cell, Factors(*used))
+
+
+def _ratio_of(
+    cell: Cell, found: dict[str, Run], predictions: Predictions, factors: Factors
+) -> float:
+    predicted = predictions.predict(cell, factors)
+    assert predicted is not None
+    return found[cell.name]["steps"] / predicted
 
 
 def median(runs: list[Run]) -> Run:
@@ -67,23 +119,26 @@ def _predictions(result: dict[str, Any], found: dict[str, Run]) -> Predictions |
     }
     if "costs" not in result or PLAIN not in alone:
         return None
-    return Predictions(result["costs"], result["wire"], result["jobs"], alone, result["share"])
+    burst = max(run.get("quota_us", 0) for run in found.values()) / 1e6
+    costs = result["costs"], result["wire"], result["jobs"]
+    return Predictions(*costs, alone, result["share"], burst)
 
 
 def _table(known: list[Cell], runs: Found, predictions: Predictions | None) -> str:
     training = known[0].training
     beside = max(cell.beside for cell in known)
+    found = {name: median(of_cell) for name, of_cell in runs.items() if of_cell}
     bases = Cell(training, OURS), Cell(training, OURS, beside=beside), Cell(training, STOCK)
     rows = []
     for cell in known:
-        measured = median(runs[cell.name])
+        measured = found[cell.name]
         steps = measured["steps"]
         rows.append(
             [
                 cell.name.removeprefix(f"{training}: "),
                 _steps(runs[cell.name]),
                 *(_ratio(steps, runs.get(base.name)) for base in bases),
-                *_predicted(cell, steps, predictions),
+                *_predicted(cell, found, predictions),
                 *(_share_of_cpu(measured, kind) for kind in ("server", "worker")),
                 f"{1e3 * sum(measured['cpu'].values()) / (1 + cell.beside) / steps:.1f}",
                 f"{sum(measured['sent'].values()) / steps / 1e6:.2f}"
@@ -93,7 +148,8 @@ def _table(known: list[Cell], runs: Found, predictions: Predictions | None) -> s
             ]
         )
     header = [training, "steps/s", "÷ one host", "÷ one beside others", "÷ one host, stock"]
-    header += ["predicted", "measured ÷ predicted", "CPU of the servers", "of the workers"]
+    header += ["predicted", "measured ÷ predicted", "÷ predicted by its CPU time"]
+    header += ["CPU of the servers", "of the workers"]
     header += ["CPU ms a step", "MB a step", "of the wire"]
     return markdown(header, rows)
 
@@ -110,11 +166,18 @@ def _ratio(steps: float, base: list[Run] | None) -> str:
     return f"{steps / median(base)['steps']:.2f} ×" if base else "–"
 
 
-def _predicted(cell: Cell, steps: float, predictions: Predictions | None) -> list[str]:
-    rate = None if predictions is None else predictions.predict(cell)
-    if rate is None:
-        return ["–", "–"]
-    return [f"{rate:.3g}", f"{steps / rate:.2f}"]
+def _predicted(
+    cell: Cell, found: dict[str, Run], predictions: Predictions | None
+) -> tuple[str, str, str]:
+    """The calibrated prediction, and the ratios to it and to the one by the cell's CPU time."""
+    if predictions is None or cell.way not in MODES:
+        return "–", "–", "–"
+    by_cpu = f"{_ratio_of(cell, found, predictions, _factors(cell, found, predictions)):.2f}"
+    if not _calibrates(cell, found):
+        return "–", "–", by_cpu
+    factors = _factors(calibrating(cell), found, predictions)
+    ratio = _ratio_of(cell, found, predictions, factors)
+    return f"{found[cell.name]['steps'] / ratio:.3g}", f"{ratio:.2f}", by_cpu
 
 
 def _losses(learned: Found) -> list[str]:

@@ -8,6 +8,7 @@ import pytest
 
 from benchmarks.curve import batch_recorder, cells, jobs, measure, page, process, stock_layers
 from benchmarks.curve.cells import Cell
+from benchmarks.curve.jobs import PLAIN
 from benchmarks.distributed import network
 from twml_ops import layers, optimizers
 
@@ -97,10 +98,11 @@ def test_the_page_compares_with_one_host_and_states_shares(monkeypatch):
     monkeypatch.setattr(page, "cells", lambda: [*map(cell_of, FOUND)])
     text = page.section(result_of(FOUND))
     assert (
-        "| synchronous, 4 servers, 8 workers, 10 Gbit/s | 16 | 2.00 × | 4.00 × | 32.00 × | – | – "
-        "| 80% to 100% | 50% | 14.4 | 0.44 | 50% |"
+        "| synchronous, 4 servers, 8 workers, 10 Gbit/s | 16 | 2.00 × | 4.00 × | 32.00 × "
+        "| – | – | – | 80% to 100% | 50% | 14.4 | 0.44 | 50% |"
     ) in text
-    assert "| one host, stock | 0.5 | 0.06 × | 0.12 × | 1.00 × | – | – | – | 100% | 200.0 " in text
+    stock = "| one host, stock | 0.5 | 0.06 × | 0.12 × | 1.00 × | – | – | – | – | 100% | 200.0 "
+    assert stock in text
     assert "| one host, twml_ops | 8 (2 to 9) | 1.00 ×" in text
     assert "| 60% to 100% | 20.0 |" in text  # of one of the hosts that are beside each other
     assert "Hogwild" not in text
@@ -169,6 +171,30 @@ def test_predictions_know_one_host_the_quota_and_the_network():
     # Four steps have as many entries in one exchange, which is a cost of the servers here.
     four = dataclasses.replace(cell, exchange_every=4)
     assert seconds(cell=four) == pytest.approx(seconds())
+
+
+def test_predictions_with_the_cpu_time_that_was_used_are_as_fast_as_its_hosts_allow():
+    used = jobs.Factors(3e-3, 5e-3)
+    found = jobs.Predictions({"0": COSTS}, {"message": 0.0, "byte": 0.0}, JOBS, {PLAIN: 5e-5}, 0.1)
+    for way, servers, workers in ((cells.ASYNCHRONOUS, 2, 100), (cells.SYNCHRONOUS, 2, 3)):
+        cell = Cell(PLAIN, way, servers, workers, wire=1e9, axis="row")
+        rate = found.predict(cell, found.factors(cell, used))
+        limit = 0.1 * servers / used.servers
+        if way == cells.ASYNCHRONOUS:
+            assert rate == pytest.approx(limit, rel=0.05)
+        else:
+            assert 1 / rate == pytest.approx(1 / limit + used.workers / 0.1 / workers)
+    inside = Cell(PLAIN, cells.SYNCHRONOUS, 2, 2, wire=1e9, axis="row", inside=True)
+    rate = found.predict(inside, found.factors(inside, jobs.Factors(4e-3, 0.0)))
+    assert 2 / rate <= 2 * 4e-3 / 0.1 * (1 + 1e-9)
+
+
+def test_the_smallest_cluster_of_its_kind_calibrates_a_cell():
+    large = Cell("criteo", cells.HOGWILD, 4, 8)
+    assert jobs.calibrating(large) == Cell("criteo", cells.ASYNCHRONOUS, 1, 2)
+    assert jobs.calibrating(CLUSTER) == Cell("reference", cells.SYNCHRONOUS, 1, 2)
+    alone = dataclasses.replace(CLUSTER, servers=1, workers=1)
+    assert jobs.calibrating(alone) == Cell("reference", cells.ASYNCHRONOUS, 1, 2)
 
 
 def test_a_job_has_the_tables_and_the_batch_of_a_training():

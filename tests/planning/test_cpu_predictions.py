@@ -121,6 +121,43 @@ def test_more_cores_and_cheaper_parts_are_never_slower(
     )
 
 
+@given(
+    st.integers(1, 6), st.integers(1, 12), st.booleans(), st.floats(0.01, 0.9), st.floats(1e-4, 1)
+)
+def test_hosts_with_a_quota_are_faster_if_they_wait_and_never_use_more_than_it(
+    servers, workers, asynchronous, cores, burst
+):
+    options = {"egress": 1e9, "asynchronous": asynchronous, "steps_per_call": 4}
+    slow, quota, longer = (
+        predicted(servers, workers, cores=cores, burst=b, **options)
+        for b in (0.0, burst, 2 * burst)
+    )
+    whole = predicted(servers, workers, cores=1.0, **options)
+    assert whole.seconds * (1 - 1e-9) <= longer.seconds <= quota.seconds * (1 + 1e-9)
+    assert quota.seconds <= slow.seconds
+    for cpu in (quota.worker_cpu, quota.server_cpu):
+        assert cpu <= cores * quota.seconds * (1 + 1e-9)
+
+
+def test_a_quota_changes_nothing_for_hosts_that_are_always_busy_or_have_whole_cores():
+    options = {"asynchronous": True, "cores": 0.1}
+    slow, quota = (predicted(1, 200, burst=b, **options).seconds for b in (0.0, 1e-3))
+    assert quota == pytest.approx(slow, rel=0.02)
+    assert predicted(2, 2, burst=1e-3).seconds == predicted(2, 2).seconds
+    inside = {"servers_in_workers": True, "cores": 0.1}
+    assert predicted(2, 2, burst=1e-3, **inside).seconds == predicted(2, 2, **inside).seconds
+    with pytest.raises(ValueError, match="burst must not be negative, got -1"):
+        ClusterResources(FAST, burst=-1)
+
+
+def test_two_idle_hosts_take_turns_at_full_speed():
+    """All of a step is in one period, and each host is idle while the other works."""
+    p = predicted(cores=0.25, burst=1.0)
+    idle = [1 - cpu / (0.25 * p.seconds) for cpu in (p.worker_cpu, p.server_cpu)]
+    parts = zip((p.worker_cpu, p.server_cpu), idle, strict=True)
+    assert p.seconds == pytest.approx(sum(cpu * (4 - 3 * share) for cpu, share in parts))
+
+
 def test_servers_in_workers_save_messages_and_hosts_and_share_the_cores():
     apart, inside = predicted(2, 2), predicted(2, 2, servers_in_workers=True)
     assert inside.worker_cpu < apart.worker_cpu

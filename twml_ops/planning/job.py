@@ -237,9 +237,12 @@ class ClusterResources:
             mean time in which each worker trains on one batch.
         steps_per_call: k, `steps_per_execution` of the trainer. In all steps of a call but one, a
             worker packs the entries of a batch while the servers work.
+        burst: b, seconds of CPU time that a host with less than one core may use at full speed in
+            each period of its quota, such as `cpu.cfs_quota_us` of a control group; 0 for a host
+            whose cores are slow.
 
     Raises:
-        ValueError: A number is not positive.
+        ValueError: A number is not positive, or `burst` is negative.
     """
 
     egress: float
@@ -249,10 +252,13 @@ class ClusterResources:
     servers_in_workers: bool = False
     asynchronous: bool = False
     steps_per_call: int = 1
+    burst: float = 0.0
 
     def __post_init__(self) -> None:
         for name in ("egress", "servers", "workers", "cores", "steps_per_call"):
             _positive(**{name: getattr(self, name)})
+        if not self.burst >= 0:
+            raise ValueError(f"burst must not be negative, got {self.burst}")
 
     @property
     def hosts(self) -> int:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from twml_ops.planning.cpu_costs import CpuTime, StepParts
@@ -19,6 +18,7 @@ from twml_ops.planning.traffic import (
     Message,
     messages,
 )
+from twml_ops.planning.waiting import consistent, cycle, saved_by_bursts
 from twml_ops.planning.work import work_alone, work_in_cluster
 
 FRAME_BYTES = 1514  # of a full Ethernet frame
@@ -159,18 +159,30 @@ def predict(
     of_server = server.elapsed(cluster.cores) * together
     apart = cluster.asynchronous and hybrid and not cluster.servers_in_workers
     waiting = of_server if apart else of_server * workers
+
+    def duration(step: float) -> float:
+        """The duration of a step in which hosts are as busy as in steps of this duration."""
+        in_steps = 1 if apart else workers  # batches of a server in its part of a step
+        at_worker = of_worker - saved(worker.total, worker.total, step)
+        at_server = waiting - saved(server.total * in_steps, server.total * workers, step)
+        if not cluster.servers_in_workers:  # their hosts are busy with the servers
+            hidden = min(packing.elapsed(cluster.cores), at_worker, at_server)
+            at_worker -= hidden * (1 - 1 / cluster.steps_per_call)
+        if not apart:
+            return sending + latency + at_worker + at_server
+        own = at_worker + sent[WORKER] / rate + latency
+        return cycle(workers, own, [at_server, sent[SERVER] / workers / rate])
+
+    def saved(cpu: float, busy: float, step: float) -> float:
+        if not hybrid or cluster.servers_in_workers:  # no host is idle for long
+            return 0.0
+        return saved_by_bursts(cpu, cluster.cores, cluster.burst, busy, step)
+
     if overlap and hybrid:
         work = max(of_worker, of_server * workers) if apart else of_worker + waiting
         seconds = max(sending, work + latency)
     else:
-        if not cluster.servers_in_workers:  # their hosts are busy with the servers
-            hidden = min(packing.elapsed(cluster.cores), waiting)
-            of_worker -= hidden * (1 - 1 / cluster.steps_per_call)
-        if apart:
-            own = of_worker + sent[WORKER] / rate + latency
-            seconds = _cycle(workers, own, [of_server, sent[SERVER] / workers / rate])
-        else:
-            seconds = sending + latency + of_worker + waiting
+        seconds = consistent(duration)
     return Prediction(
         *(strategy, servers, workers, sent_messages, sent),
         wire_seconds=bytes_in_turn * WIRE_OVERHEAD / cluster.egress,
@@ -237,25 +249,6 @@ def _cpu(
         server + work.server.times(costs.server),
         StepParts(entry=work.worker.entry).times(costs.worker),
     )
-
-
-def _cycle(workers: int, own: float, stations: Sequence[float]) -> float:
-    """The mean time between two steps of one of several workers that share the servers.
-
-    This is mean value analysis of a closed queueing network (Reiser and Lavenberg, "Mean-value
-    analysis of closed multichain queueing networks", J. ACM 27(2), 1980).
-
-    Args:
-        workers: Number of workers.
-        own: Seconds of a step on what a worker shares with no other worker.
-        stations: Seconds of a step at each shared resource.
-    """
-    queues, seconds = [0.0] * len(stations), own
-    for n in range(1, workers + 1):
-        at_stations = [s * (1 + q) for s, q in zip(stations, queues, strict=True)]
-        seconds = own + sum(at_stations)
-        queues = [n * t / seconds if seconds else 0.0 for t in at_stations]
-    return seconds
 
 
 def choose(
