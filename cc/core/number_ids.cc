@@ -14,8 +14,8 @@ namespace {
 // Up to so many possible ids for each entry, a table of all of them is faster than a hash table.
 constexpr int64_t kMaxIdsPerEntry = 16;
 
-// Numbers the ids of a set of bits, which fits into a cache where a number for each possible id does
-// not. Only the numbers of ids that occur are then written and read.
+// Numbers the ids of a set of bits, which fits into a cache where a number for each possible id
+// does not. Only the numbers of ids that occur are then written and read.
 template <class Id>
 bool NumberByTable(Span<const Id> ids, int64_t input_dim, int64_t sample,
                    NumberedIds<Id>* numbered) {

@@ -210,7 +210,16 @@ class Exchange:
         if not wanted:
             return []
         count = len(self._links)
-        positions = [_positions_by_server(each, count) for each in wanted]
+        shared: dict[
+            Any, list[tf.Tensor]
+        ] = {}  # tables with the same batch have the same positions
+        positions = []
+        for each in wanted:
+            assert each.entries is not None
+            key = each.entries[0].ref(), each.table.by_row
+            if key not in shared:
+                shared[key] = _positions_by_server(each, count)
+            positions.append(shared[key])
         by_server = []
         for p, link in enumerate(self._links):
             with tf.device(link.server):
