@@ -32,8 +32,9 @@ Measured = dict[str, dict[str, Any]]
 class MeasuredProcess(JsonProcess):
     """A process of benchmarks/cluster_cost/process.py."""
 
-    def __init__(self, **setting: Any) -> None:
-        super().__init__("benchmarks.cluster_cost.process", setting, {"TF_CPP_MIN_LOG_LEVEL": "2"})
+    def __init__(self, simd: str, **setting: Any) -> None:
+        environment = {"TF_CPP_MIN_LOG_LEVEL": "2", **({"TWML_OPS_SIMD": simd} if simd else {})}
+        super().__init__("benchmarks.cluster_cost.process", setting, environment)
 
     def receive(self) -> dict[str, Any]:
         """The next answer."""
@@ -48,6 +49,9 @@ def main(
     training: Annotated[list[str], typer.Option(help="Trainings.")] = list(NAMES),  # noqa: B006
     steps: Annotated[int, typer.Option(min=1, help="Measured steps of a run.")] = 320,
     rounds: Annotated[int, typer.Option(min=1, help="Interleaved runs of each.")] = 3,
+    simd: Annotated[
+        list[str], typer.Option(help="TWML_OPS_SIMD of all processes; empty: the highest.")
+    ] = [""],  # noqa: B006
     axis: Annotated[str, typer.Option(help="partition_axis of the tables.")] = "auto",
     together: Annotated[
         int, typer.Option(min=1, help="steps_per_execution of the cluster, a divisor of --steps.")
@@ -62,22 +66,25 @@ def main(
     if steps % together:
         raise typer.BadParameter(f"--steps must be a multiple of {together}, got {steps}")
     kinds = (ALONE, CLUSTER, IN_WORKER)
-    found: dict[str, dict[str, list[Measured]]] = {t: {k: [] for k in kinds} for t in training}
+    names = [(t, level, f"{t}, {level}" if level else t) for t in training for level in simd]
+    found: dict[str, dict[str, list[Measured]]] = {n: {k: [] for k in kinds} for *_, n in names}
     options = {
         "partition_axis": axis,
         "steps_per_execution": together,
         "exchange_every": every,
     }
     for _ in range(rounds):
-        for name in training:
-            found[name][ALONE].append(measure_alone(name, steps))
+        for of, level, name in names:
+            found[name][ALONE].append(measure_alone(of, steps, level))
             for kind in (CLUSTER, IN_WORKER):
-                measured = measure_cluster(name, steps, kind == IN_WORKER, **options)
+                measured = measure_cluster(of, steps, kind == IN_WORKER, level, **options)
                 found[name][kind].append(measured)
     results = {
         name: {k: medians(runs, steps) for k, runs in v.items()} for name, v in found.items()
     }
-    text = "\n\n".join(table(name, result) for name, result in results.items())
+    text = "\n\n".join(
+        f"{table(name, result)}\n\n{ratios(found[name])}" for name, result in results.items()
+    )
     text = f"{tables.machine(about)}\n\n{text}\n\nMedians of {rounds} runs of "
     text += f"{steps} steps, {together} in a call"
     text += "." if every == 1 else f", with an exchange every {every} steps."
@@ -88,26 +95,29 @@ def main(
         tables.record(result, *files, {"cluster_cost": text}, "benchmarks/cluster_cost")
 
 
-def measure_alone(name: str, steps: int) -> Measured:
+def measure_alone(name: str, steps: int, simd: str = "") -> Measured:
     """Measures a training in one process, by `Model.fit`."""
-    with MeasuredProcess(role="alone", training=name, steps=steps) as process:
+    with MeasuredProcess(simd, role="alone", training=name, steps=steps) as process:
         return _measure({"process": process})
 
 
-def measure_cluster(name: str, steps: int, servers_in_worker: bool, **options: Any) -> Measured:
+def measure_cluster(
+    name: str, steps: int, servers_in_worker: bool, simd: str = "", **options: Any
+) -> Measured:
     """Measures a training in a cluster, by `HybridTrainer`.
 
     Args:
         name: the name of the training.
         steps: measured steps.
         servers_in_worker: whether the worker runs the servers.
+        simd: `TWML_OPS_SIMD` of the processes; empty: not set.
         **options: arguments of the trainer.
     """
     with _addresses(SERVERS + 1) as (*servers, worker), contextlib.ExitStack() as stack:
         cluster = {"servers": servers, "workers": [worker]}
 
         def start(**setting: Any) -> MeasuredProcess:
-            return stack.enter_context(MeasuredProcess(**setting, **cluster))
+            return stack.enter_context(MeasuredProcess(simd, **setting, **cluster))
 
         count = 0 if servers_in_worker else SERVERS
         processes = {f"server {i}": start(role="server", index=i) for i in range(count)}
@@ -171,7 +181,7 @@ def table(name: str, result: dict[str, dict[str, dict[str, float]]]) -> str:
     """A table of a training.
 
     Args:
-        name: the name of the training.
+        name: the name of the training, and the SIMD level.
         result: milliseconds a step, of one process and of the cluster.
     """
     columns = {
@@ -182,18 +192,31 @@ def table(name: str, result: dict[str, dict[str, dict[str, float]]]) -> str:
     }
     names = dict.fromkeys(n for column in columns.values() for n in column)
     rows: list[list[Any]] = []
-    totals: list[list[float]] = []
     for part in sorted(names, key=lambda n: -sum(c.get(n, 0.0) for c in columns.values())):
         alone, worker, servers, together = (c.get(part, 0.0) for c in columns.values())
-        totals.append([alone, worker, servers, worker + servers, together])
-        rows.append([part, *(f"{x:.2f}" for x in totals[-1])])
+        milliseconds = alone, worker, servers, worker + servers, together
+        rows.append([part, *(f"{x:.2f}" for x in milliseconds)])
     header = [f"{name}: CPU ms a step", ALONE, "worker", f"{SERVERS} servers", "cluster", IN_WORKER]
-    alone, _, _, cluster, in_worker = totals[0]
-    ratio = (
-        f"The cluster uses {cluster / alone:.1f} × the CPU time of one process, and "
-        f"{in_worker / alone:.1f} × if its servers run in the process of the worker."
+    return tables.markdown(header, rows)
+
+
+def ratios(runs: dict[str, list[Measured]]) -> str:
+    """What clusters use more than one process in the same round: the median, and the range.
+
+    Args:
+        runs: kind -> what was measured in each round.
+    """
+    totals = {kind: [_sum(list(run.values()))["all"] for run in of] for kind, of in runs.items()}
+
+    def ratio(kind: str) -> str:
+        found = [a / b for a, b in zip(totals[kind], totals[ALONE], strict=True)]
+        return f"{statistics.median(found):.2f} × ({min(found):.2f} to {max(found):.2f})"
+
+    return (
+        f"The cluster uses {ratio(CLUSTER)} the CPU time of one process, and {ratio(IN_WORKER)} if "
+        "its servers run in the process of the worker: the median of the rounds, and the least and "
+        "the most."
     )
-    return f"{tables.markdown(header, rows)}\n\n{ratio}"
 
 
 if __name__ == "__main__":

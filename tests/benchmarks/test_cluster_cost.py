@@ -52,8 +52,17 @@ def test_the_table_has_the_sums_of_worker_and_servers():
     kinds = cluster_cost.ALONE, cluster_cost.CLUSTER, cluster_cost.IN_WORKER
     text = cluster_cost.table("flights", dict(zip(kinds, (alone, cluster, in_worker), strict=True)))
     assert "| Python | 2.00 | 2.00 | 2.00 | 4.00 | 2.00 |" in text
-    assert "2.0 ×" in text
-    assert "1.0 ×" in text
+
+
+def test_ratios_compare_the_measurements_of_the_same_round():
+    def runs(*totals):
+        return [{"worker": {"total": t, "kernel": 0.0, "parts": {}}} for t in totals]
+
+    kinds = cluster_cost.ALONE, cluster_cost.CLUSTER, cluster_cost.IN_WORKER
+    found = runs(1.0, 2.0, 4.0), runs(1.5, 4.0, 7.0), runs(1.0, 2.0, 4.0)
+    text = cluster_cost.ratios(dict(zip(kinds, found, strict=True)))
+    assert "1.75 × (1.50 to 2.00)" in text
+    assert "1.00 × (1.00 to 1.00)" in text
 
 
 @pytest.mark.slow
