@@ -156,7 +156,7 @@ def _write(
         "snapshots": snapshots,
         "by_rows": sorted(set(by_rows)) if base is not None else [],
     }
-    state.place.check()
+    state.worker_token.check()
     return writer.commit(*number, {SHARDS: shards, FACTS: dict(facts)}, base)
 
 

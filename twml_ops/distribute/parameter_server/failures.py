@@ -35,9 +35,9 @@ from twml_ops import _keras
 from twml_ops.distribute.launch import EXIT_LOST
 from twml_ops.distribute.parameter_server.cluster import Cluster, ClusterError
 from twml_ops.distribute.parameter_server.flat_batches import FlatBatch, FlatBatches
-from twml_ops.distribute.parameter_server.place import GUARD, REPLACED, WorkerReplacedError
 from twml_ops.distribute.parameter_server.state import RunState
 from twml_ops.distribute.parameter_server.synchronous_workers import OTHER_STEP, GradientQueues
+from twml_ops.distribute.parameter_server.worker_token import GUARD, REPLACED, WorkerReplacedError
 from twml_ops.ops._tape import tf_variable
 
 DatasetFn = Callable[..., tf.data.Dataset]
@@ -157,7 +157,7 @@ def join_run(
         ClusterError: The chief has not filled the servers within `timeout` seconds.
     """
     own_queues = queues if cluster.job == "worker" else None
-    state.place.take()
+    state.worker_token.take()
     if not cluster.is_chief:
         state.wait_for_marker(timeout)
         state.create(state.read_layout())

@@ -16,8 +16,8 @@ import tensorflow as tf
 from twml_ops.distribute.parameter_server.cluster import Cluster, ClusterError
 from twml_ops.distribute.parameter_server.division import Division, divide
 from twml_ops.distribute.parameter_server.dynamic_rows import RemoteLookup
-from twml_ops.distribute.parameter_server.place import Place
 from twml_ops.distribute.parameter_server.tables import RemoteTable, RemoteVariable
+from twml_ops.distribute.parameter_server.worker_token import WorkerToken
 from twml_ops.ops._tape import tf_variable
 from twml_ops.planning import WAYS, ShardedTable
 
@@ -127,7 +127,7 @@ class RunState:
         self.prefix = prefix
         self.steps_before = steps_before
         self.devices = cluster.devices
-        self.place = Place(prefix, cluster)
+        self.worker_token = WorkerToken(prefix, cluster)
         self.tables = list(tables)
         self.lookups = list(lookups)
         self.optimizer = optimizer
@@ -235,7 +235,7 @@ class RunState:
         single = [self.step, self.generation, self.updating, self.worker_steps, self.joined]
         single += [self._layout, self.snapshots, *self._finished, *self._reached]
         lookups = [v for each in self.lookups for v in each.all_variables()]
-        return [*self._markers, *self.place.variables, *single, *shared, *tables, *lookups]
+        return [*self._markers, *self.worker_token.variables, *single, *shared, *tables, *lookups]
 
     def set_updating(self, updating: bool) -> tf.Operation:
         """Notes that an update begins or has ended. Used in a graph.

@@ -321,7 +321,7 @@ class StepGraph:
 
     def _count_step(self, number: tf.Tensor, steps: int = 1) -> tf.Tensor:
         device = self.state.step.device
-        guards = self.state.place.guards(device)
+        guards = self.state.worker_token.guards(device)
         with tf.device(device), tf.control_dependencies(guards):  # the number needs no message
             step = self.state.step.assign_add(tf.constant(steps, tf.int64))
         return step if len(self.cluster.workers) > 1 else number + steps  # without a message

@@ -88,7 +88,7 @@ class GradientQueues:
         Raises:
             WorkerReplacedError: Another process has taken the place of this worker.
         """
-        self._state.place.check()
+        self._state.worker_token.check()
         before = self.generation
         self._count_in()
         self.generation = int(self._state.generation.value().numpy())

@@ -58,7 +58,7 @@ WireDtype = Literal["float32", "bfloat16", "float16", "int8"]
 _MAX_LOSSES = 1000
 _POLL_SECONDS = 0.002
 _FINISH_POLL_SECONDS = 0.1
-_PLACE_SECONDS = 5.0
+_TOKEN_SECONDS = 5.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -625,7 +625,9 @@ class HybridTrainer:
             # A process that was stopped for long finds its step too late.
             with contextlib.suppress(ClusterError):
                 run_with_timeout(
-                    min(self._timeout, _PLACE_SECONDS), "the place", self.state.place.check
+                    min(self._timeout, _TOKEN_SECONDS),
+                    "the token of this worker",
+                    self.state.worker_token.check,
                 )
             if self._queues is None:
                 raise

@@ -128,7 +128,7 @@ class Updates:
                 if not found:
                     continue
                 # All updates on a server need the learning rate.
-                guards = self._state.place.guards(device)
+                guards = self._state.worker_token.guards(device)
                 with tf.device(device), tf.control_dependencies(guards):
                     rates, steps = (tf.unstack(t, len(optimizers)) for t in found[:2])
                     for each, rate, step in zip(optimizers, rates, steps, strict=True):

@@ -1,4 +1,4 @@
-"""Which process is a worker of the run: the one that joined last in its place.
+"""Which process is a worker of the run: the one that joined last (a fencing token).
 
 A scheduler that has lost a host starts a worker again elsewhere. If the first process was only cut
 off or stopped and goes on later, two processes are the same worker. Each server has the token of
@@ -17,7 +17,7 @@ from twml_ops.distribute.parameter_server.cluster import Cluster
 from twml_ops.distribute.parameter_server.tables import RemoteVariable
 
 REPLACED = "another process has taken the place of this worker"
-GUARD = "twml_place_of_worker"
+GUARD = "twml_worker_token"
 """A part of the message of a step that the servers refuse since another process has the place."""
 
 
@@ -25,19 +25,19 @@ class WorkerReplacedError(RuntimeError):
     """Another process has taken the place of this worker. This process must not be restarted."""
 
 
-class Place:
-    """The place of this process among the workers.
+class WorkerToken:
+    """The token by which servers know the process that is a worker of the run.
 
     Args:
         prefix: Prefix of the names of all variables.
-        cluster: The cluster. An evaluator, and a process without servers, have no place.
+        cluster: The cluster. An evaluator, and a process without servers, have no token.
     """
 
     def __init__(self, prefix: str, cluster: Cluster) -> None:
         self._token = _token_of(os.getpid())
         self.variables: list[RemoteVariable] = []
         if cluster.servers and cluster.job == "worker":
-            name = f"{prefix}/place/{cluster.index}"
+            name = f"{prefix}/worker_token/{cluster.index}"
             self.variables = [RemoteVariable(name, [], tf.int64, d) for d in cluster.devices]
 
     def take(self) -> None:
@@ -61,7 +61,7 @@ class Place:
             device: The device of the server.
 
         Returns:
-            The ops; none where this process has no place.
+            The ops; none where this process has no token.
         """
         found = []
         with tf.device(device):
