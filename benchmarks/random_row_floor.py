@@ -1,8 +1,11 @@
-"""The second floor: the time of the same bytes, moved as random rows instead of a stream.
+"""Floors that are measured: the memory accesses of a kernel without its other work.
 
-The distinct rows of a batch are read, or read and written, in the order of their ids with prefetch
-and no other work (`random_rows.cc`). The bandwidth found replaces that of a stream where
-`bandwidth_floor` counts rows of the table and of the slots.
+`EntryAccesses` reads the row of every entry of a batch in the order of a kernel, from a cache or
+from memory, and adds them up; for a step it also sums the gradients of each id and passes over its
+row of the table and of the slots. Nothing else is done: no values, no sorting, no rule.
+
+`RandomRowProbe` visits the distinct rows of a batch once, in the order of their ids. The bandwidth
+found replaces that of a stream where `bandwidth_floor` counts rows of the table and of the slots.
 """
 
 from __future__ import annotations
@@ -19,12 +22,86 @@ from typing import NamedTuple
 import numpy as np
 
 from benchmarks.bandwidth_floor import Bandwidth
-from benchmarks.workload import Batch
+from benchmarks.contender import FORWARD
+from benchmarks.workload import Batch, Case
 
 READ, UPDATE = "random rows read", "random rows read and written"
 SOURCE = Path(__file__).with_name("random_rows.cc")
 _FLOATS = np.ctypeslib.ndpointer(np.float32, flags="C_CONTIGUOUS")
 _IDS = np.ctypeslib.ndpointer(np.int64, flags="C_CONTIGUOUS")
+_ROWS = np.ctypeslib.ndpointer(np.int32, flags="C_CONTIGUOUS")
+_FLOATS_PER_LINE = 16
+_SLOTS = {"sgd": "", "adagrad": "rows", "rowwise_adagrad": "number", "lazy_adam": "rows rows"}
+
+
+class EntryAccesses:
+    """The memory accesses of a forward pass and of a step, without other work.
+
+    Args:
+        case: the table, whose D is a multiple of 16, the batches and the gradient. The table is
+            multiplied by 1, so it does not change.
+
+    Raises:
+        ValueError: D is not a multiple of 16.
+    """
+
+    def __init__(self, case: Case) -> None:
+        if case.table.shape[1] % _FLOATS_PER_LINE:
+            raise ValueError(f"D must be a multiple of 16, got {case.table.shape[1]}")
+        self._library = _compiled()
+        self._case = case
+        self._pool = ThreadPoolExecutor(case.threads)  # ctypes releases the GIL during a call
+        self._groups = [_groups(batch) for batch in case.batches]
+        self.output = np.zeros((case.batches[0].num_rows, case.table.shape[1]), np.float32)
+
+    def run(self, task: str) -> Callable[[int], None]:
+        """The accesses of a task as a contender of `timing.interleave`.
+
+        Args:
+            task: FORWARD, or the optimizer of a step.
+        """
+        if task == FORWARD:
+            return self._forward
+        rows, dim = self._case.table.shape
+        shapes = {"rows": (rows, dim), "number": (rows, 1)}
+        # Pages that nobody wrote would all be the same page of zeros.
+        slots = [np.ones(shapes[kind], np.float32) for kind in _SLOTS[task].split()]
+
+        def step(i: int) -> None:
+            self._forward(i)
+            self._update(i, [self._case.table, *slots])
+
+        return step
+
+    def _forward(self, i: int) -> None:
+        batch, table = self._case.batches[i], self._case.table
+        self._in_parts(
+            batch.row_splits,
+            lambda begin, end: self._library.sum(
+                table, batch.ids, batch.row_splits, begin, end, table.shape[1], self.output
+            ),
+        )
+
+    def _update(self, i: int, tables: list[np.ndarray]) -> None:
+        ids, splits, rows = self._groups[i]
+        pointers = (ctypes.c_void_p * len(tables))(*[table.ctypes.data for table in tables])
+        dims = np.array([table.shape[1] for table in tables], np.int64)
+        grad = self._case.grad_output
+        dim = grad.shape[1]
+        self._in_parts(
+            splits,
+            lambda begin, end: self._library.update_groups(
+                grad, rows, splits, ids, begin, end, dim, pointers, dims, len(tables), 1.0,
+                np.empty(dim, np.float32),
+            ),
+        )  # fmt: skip
+
+    def _in_parts(self, splits: np.ndarray, call: Callable[[int, int], None]) -> None:
+        """Calls `call` with a range of segments for each thread, with about as many entries."""
+        threads, segments = self._case.threads, len(splits) - 1
+        work = splits + 2 * np.arange(segments + 1)
+        bounds = np.searchsorted(work, np.arange(threads) * work[-1] / threads).tolist()
+        list(self._pool.map(call, bounds, [*bounds[1:], segments]))
 
 
 class RandomRowProbe:
@@ -79,6 +156,16 @@ class _Library(NamedTuple):
 
     read: Callable[..., None]
     update: Callable[..., None]
+    sum: Callable[..., None]
+    update_groups: Callable[..., None]
+
+
+def _groups(batch: Batch) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The distinct ids in order, the splits of their entries, and the example of each entry."""
+    order = np.argsort(batch.ids, kind="stable")
+    ids, first = np.unique(batch.ids[order], return_index=True)
+    splits = np.append(first, len(order)).astype(np.int64)
+    return ids, splits, batch.row_indices[order].astype(np.int32)
 
 
 def _compiled() -> _Library:
@@ -92,5 +179,12 @@ def _compiled() -> _Library:
     sizes = [ctypes.c_int64, ctypes.c_int64]
     library.ReadRows.argtypes = [_FLOATS, _IDS, *sizes, _FLOATS]
     library.UpdateRows.argtypes = [_FLOATS, _IDS, *sizes, ctypes.c_float]
-    library.ReadRows.restype = library.UpdateRows.restype = None
-    return _Library(library.ReadRows, library.UpdateRows)
+    library.SumSegments.argtypes = [_FLOATS, _IDS, _IDS, *sizes, ctypes.c_int64, _FLOATS]
+    library.UpdateGroups.argtypes = [
+        *(_FLOATS, _ROWS, _IDS, _IDS, *sizes, ctypes.c_int64),
+        *(ctypes.c_void_p, _IDS, ctypes.c_int64, ctypes.c_float, _FLOATS),
+    ]
+    functions = library.ReadRows, library.UpdateRows, library.SumSegments, library.UpdateGroups
+    for function in functions:
+        function.restype = None
+    return _Library(*functions)
