@@ -24,7 +24,8 @@ MAX_CATEGORIES = 1 << 22
 _HELD_OUT = 5  # one of so many examples
 _MAX_TREE_EXAMPLES = 1 << 16  # on which the trees are trained that compare columns
 _BITS, _SALT = 31, 3
-_TREES = TreeOptions(75, 8, 31, 50, 0.2, 0)  # large steps are enough to compare columns
+_TREES = TreeOptions(50, 8, 31, 50, 0.2, 0)  # large steps are enough to compare columns
+_SEEDS = (0, 1)  # of one alone, the chance in the training decides as much as the columns do
 _recent: RecentResults[list[tuple[int, ...]]] = RecentResults()
 
 
@@ -59,9 +60,10 @@ def choose_crosses(
 
     The examples that are held out decide whether the crosses are used. Boosted trees are trained on
     the others with the statistics of the fields alone, and once more with the statistics of the
-    crosses as well. The crosses are returned if the trees that have them predict the examples held
-    out better, whose labels are in no statistic, by more than half a standard error. Without
-    LightGBM linear models take the place of the trees.
+    crosses as well, each with two seeds. The crosses are returned if the trees that have them
+    predict the examples held out better, whose labels are in no statistic, by more than half a
+    standard error of the mean loss of both seeds. Without LightGBM linear models take the place of
+    the trees.
 
     Args:
         ids: int64 [N, F]; negative ids are missing values.
@@ -147,15 +149,20 @@ def _losses(crosses: list[tuple[int, ...]], fit: Examples, held_out: Examples) -
         x[0].append((values[:, :fields], new[:, :fields]))
         x[1].append((values, new))
 
-    def losses(columns: list[tuple[Array, Array]]) -> Array:
+    arms = []
+    for columns in x:
         values, new = (np.concatenate(part, axis=1) for part in zip(*columns, strict=True))
-        parts = (values, seen.labels, seen.weights), (new, held_out.labels, held_out.weights)
-        if with_trees:
-            return train_ensemble(*parts, _TREES).losses
-        return _losses_of_linear_model(*parts)
+        arms.append(((values, seen.labels, seen.weights), (new, held_out.labels, held_out.weights)))
+    if not with_trees:
+        return [_losses_of_linear_model(*arm) for arm in arms]
 
+    def losses(arm: int, seed: int) -> Array:
+        return train_ensemble(*arms[arm], _TREES._replace(seed=seed)).losses
+
+    tasks = [(arm, seed) for seed in _SEEDS for arm in range(2)]
     with ThreadPoolExecutor(2) as pool:  # each trains in one thread
-        return list(pool.map(losses, x))
+        found_losses = list(pool.map(losses, *zip(*tasks, strict=True)))
+    return [np.mean(found_losses[arm::2], axis=0) for arm in range(2)]
 
 
 def _losses_of_linear_model(fit: tuple[Array, ...], held_out: tuple[Array, ...]) -> Array:
