@@ -12,13 +12,12 @@ import numpy as np
 from benchmarks import bandwidth_floor, reference, timing
 from benchmarks.bandwidth_floor import Bandwidth
 from benchmarks.contender import FORWARD, NotAvailable, PreparedContender, contenders_for
-from benchmarks.random_row_floor import EntryAccesses
+from benchmarks.random_row_floor import RandomRowProbe
 from benchmarks.workload import Batch, Case, Workload, make_case
 
 # The contenders of a group are timed together; their tables fit into 24 GiB.
 GROUPS = ([FORWARD], ["sgd"], ["adagrad", "rowwise_adagrad"], ["lazy_adam"])
 Key = tuple[str, str]  # task, contender
-_ENTRY_FLOOR = "entry floor"
 Log = Callable[[str], None]
 
 
@@ -36,7 +35,7 @@ def measure(
 
     Returns:
         JSON-compatible results: `times[task][contender][distribution]` and
-        `floors[task][distribution]` and `entry_floors[task][distribution]` in seconds,
+        `floors[task][distribution]` and `row_floors[task][distribution]` in seconds,
         `skipped[task][contender]` with the reason, and the parameters.
     """
     number = 8
@@ -49,43 +48,46 @@ def measure(
     probe = bandwidth_floor.BandwidthProbe(
         threads, megabytes=512 if case.table.nbytes > 2**28 else 64
     )
-    probe_runs = {("memory", name): run for name, run in probe.runs().items()}
-    accesses = EntryAccesses(case)
+    row_probe = RandomRowProbe(case.table, batches, threads)
+    probe_runs = {
+        ("memory", name): run for name, run in {**probe.runs(), **row_probe.runs()}.items()
+    }
     times: dict[str, dict[str, dict[str, Any]]] = {}
     skipped: dict[str, dict[str, str]] = {}
-    entry_floors: dict[str, dict[str, float]] = {}
     streams: list[Bandwidth] = []
+    rows: dict[str, list[Bandwidth]] = {d: [] for d in skews}
     dim = workload.units
     for tasks in GROUPS:
         prepared, missing = prepare(case, tasks, log)
-        floor_runs = {(task, _ENTRY_FLOOR): accesses.run(task) for task in tasks}
         for (task, name), why in missing.items():
             skipped.setdefault(task, {})[name] = why
         for distribution, indices in indices_of.items():
             log(f"timing {' and '.join(tasks)}, {distribution} ids")
             result = timing.interleave(
-                {**{key: r.run for key, r in prepared.items()}, **probe_runs, **floor_runs},
+                {**{key: r.run for key, r in prepared.items()}, **probe_runs},
                 indices,
                 rounds=rounds,
             )
-            streams.append(probe.bandwidth(*(result.pop(key).median for key in probe_runs)))
-            for task, name in floor_runs:
-                entry_floors.setdefault(task, {})[distribution] = result.pop((task, name)).median
+            read, update, *of_rows = (result.pop(key).median for key in probe_runs)
+            streams.append(probe.bandwidth(read, update))
+            rows[distribution].append(row_probe.bandwidth(indices, *of_rows))
             for (task, name), t in result.items():
                 times.setdefault(task, {}).setdefault(name, {})[distribution] = asdict(t)
         prepared.clear()
         gc.collect()
     stream = _best(streams)
+    best_rows = {d: _best(found) for d, found in rows.items()}
     return {
         "workload": asdict(workload),
         "threads": threads,
         "rounds": rounds,
         "bandwidth": asdict(stream),
+        "row_bandwidth": {d: asdict(b) for d, b in best_rows.items()},
         "unique": {
             d: float(np.mean([batches[i].unique for i in r])) for d, r in indices_of.items()
         },
-        "floors": _floors(batches, indices_of, dim, stream),
-        "entry_floors": entry_floors,
+        "floors": _floors(batches, indices_of, dim, stream, dict.fromkeys(skews, stream)),
+        "row_floors": _floors(batches, indices_of, dim, stream, best_rows),
         "times": times,
         "skipped": skipped,
     }
@@ -139,17 +141,18 @@ def _floors(
     indices_of: Mapping[str, range],
     dim: int,
     stream: Bandwidth,
+    rows: Mapping[str, Bandwidth],
 ) -> dict[str, dict[str, float]]:
     """The mean lower bound in seconds, by task and distribution of ids."""
 
-    def floor(task: str, batch: Batch) -> float:
+    def floor(task: str, batch: Batch, of_rows: Bandwidth) -> float:
         if task == FORWARD:
-            return bandwidth_floor.forward_seconds(batch, dim, stream)
-        return bandwidth_floor.step_seconds(batch, dim, task, stream)
+            return bandwidth_floor.forward_seconds(batch, dim, stream, of_rows)
+        return bandwidth_floor.step_seconds(batch, dim, task, stream, of_rows)
 
     return {
         task: {
-            d: float(np.mean([floor(task, batches[i]) for i in indices]))
+            d: float(np.mean([floor(task, batches[i], rows[d]) for i in indices]))
             for d, indices in indices_of.items()
         }
         for tasks in GROUPS

@@ -6,6 +6,9 @@ row of the table and of the slots. Nothing else is done: no values, no sorting, 
 
 `RandomRowProbe` visits the distinct rows of a batch once, in the order of their ids. The bandwidth
 found replaces that of a stream where `bandwidth_floor` counts rows of the table and of the slots.
+
+`python -m benchmarks.random_row_floor` times the forward pass and the steps of twml_ops, and the
+forward pass of torch if it is installed, in turns with `EntryAccesses`.
 """
 
 from __future__ import annotations
@@ -17,13 +20,15 @@ import tempfile
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import numpy as np
+import typer
 
+from benchmarks import machine, tables, timing
 from benchmarks.bandwidth_floor import Bandwidth
-from benchmarks.contender import FORWARD
-from benchmarks.workload import Batch, Case
+from benchmarks.contender import FORWARD, RULES, TWML_OPS
+from benchmarks.workload import Batch, Case, Workload, make_case
 
 READ, UPDATE = "random rows read", "random rows read and written"
 SOURCE = Path(__file__).with_name("random_rows.cc")
@@ -32,6 +37,56 @@ _IDS = np.ctypeslib.ndpointer(np.int64, flags="C_CONTIGUOUS")
 _ROWS = np.ctypeslib.ndpointer(np.int32, flags="C_CONTIGUOUS")
 _FLOATS_PER_LINE = 16
 _SLOTS = {"sgd": "", "adagrad": "rows", "rowwise_adagrad": "number", "lazy_adam": "rows rows"}
+_TORCH = "torch embedding_bag"
+
+
+def main(
+    threads: Annotated[int, typer.Option(min=1, help="Threads of all.")] = 2,
+    rounds: Annotated[int, typer.Option(min=1, help="Turns of each.")] = 5,
+    quick: Annotated[bool, typer.Option(help="Tiny sizes, as a test.")] = False,
+    docs: Annotated[Path | None, typer.Option(help="Folder of performance.md.")] = None,
+) -> None:
+    """Prints the table."""
+    machine.limit_threads(threads)
+    from benchmarks.kernels import prepare  # it imports TensorFlow, so the threads are set first
+
+    about = machine.describe(machine.command_line("benchmarks.random_row_floor"))
+    small = Workload(input_dim=2**12, units=16, batch_size=32, row_length=10)
+    workload, number = (small if quick else Workload()), 4
+    distributions = {"Zipf 1.05": 1.05, "uniform": 0.0}
+    batches = [
+        b for skew in distributions.values() for b in workload.replace(skew=skew).batches(number)
+    ]
+    case = make_case(workload, batches, threads)
+    accesses = EntryAccesses(case)
+    rows = []
+    for task in (FORWARD, *RULES):
+        prepared, _ = prepare(case, [task], only=(TWML_OPS, _TORCH))
+        runs = {name: contender.run for (_, name), contender in prepared.items()}
+        for i, distribution in enumerate(distributions):
+            indices = range(i * number, (i + 1) * number)
+            found = timing.interleave({**runs, "": accesses.run(task)}, indices, rounds=rounds)
+            floor = found.pop("")
+            cells = [tables.milliseconds(floor.median), tables.milliseconds(floor.cpu)]
+            for name in (TWML_OPS, _TORCH):
+                own = found.get(name)
+                cells.append(tables.milliseconds(own and own.median))
+                cells.append(tables.ratio(own and own.median, floor.median))
+                cells.append(tables.ratio(own and own.cpu, floor.cpu))
+            rows.append([tables.TASK_TITLES[task], distribution, *cells])
+    header = ["", "ids", "floor, ms", "floor, CPU ms"]
+    for name in (TWML_OPS, _TORCH):
+        header += [f"{name}, ms", "÷ floor", "CPU ÷ floor"]
+    sizes = f"N = {workload.input_dim:,}, D = {workload.units}, B = {workload.batch_size:,}"
+    text = (
+        f"{tables.machine(about)}\n\n{sizes}, about {workload.row_length} entries per row, "
+        f"{threads} threads. Medians of {rounds} interleaved rounds.\n\n{tables.markdown(header, rows)}"
+    )
+    print(text)
+    if docs is not None:
+        tables.insert(
+            docs / "performance.md", "entry_floor", text, "benchmarks/random_row_floor.py"
+        )
 
 
 class EntryAccesses:
@@ -188,3 +243,7 @@ def _compiled() -> _Library:
     for function in functions:
         function.restype = None
     return _Library(*functions)
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -25,7 +25,6 @@ MODEL_TITLES = {
     "lazy_adam": "LazyAdam; the stock models: Keras' Adam",
 }
 MOST_CHARACTERS = 400  # of a line of results that has records in it
-FLOORS = {"bandwidth floor": "floors", "entry floor": "entry_floors"}
 STOCK, BY_HAND = "TF ", "by hand"
 SUBSTITUTES = (
     "TF and torch have no row-wise Adagrad; these rows show their element-wise Adagrad. TF has no "
@@ -147,12 +146,23 @@ def kernels(result: dict[str, Any]) -> str:
         f"N = {w['input_dim']:,}, D = {w['units']}, B = {w['batch_size']:,}, about "
         f"{w['row_length']} entries per row, {result['threads']} threads; distinct rows in a "
         f"batch: {unique}. Memory: {bandwidth['read'] / 1e9:.1f} GB/s read, "
-        f"{bandwidth['update'] / 1e9:.1f} GB/s read and written in place. {measured(result)} "
+        f"{bandwidth['update'] / 1e9:.1f} GB/s read and written in place"
+        f"{_row_bandwidth(result)}. {measured(result)} "
         f"The fastest contender is bold. {_disturbed(result['times'])}"
     )
     parts = [head, _summary(result, distributions)]
     parts += [_task_table(result, task, distributions) for task in result["times"]]
     return "\n\n".join(parts)
+
+
+def _row_bandwidth(result: dict[str, Any]) -> str:
+    if "row_bandwidth" not in result:
+        return ""
+    rates = ", ".join(
+        f"{b['read'] / 1e9:.1f} and {b['update'] / 1e9:.1f} ({d})"
+        for d, b in result["row_bandwidth"].items()
+    )
+    return f"; the same for the distinct rows of a batch, in the order of their ids: {rates}"
 
 
 def measured(result: dict[str, Any]) -> str:
@@ -191,8 +201,9 @@ def _disturbed(times: Any) -> str:
 
 
 def _summary(result: dict[str, Any], distributions: Sequence[str]) -> str:
+    kinds = floors_of(result)
     header = ["", "ids", "twml_ops, ms"]
-    header += [cell for title in FLOORS for cell in (f"{title}, ms", "÷ floor")]
+    header += [cell for title in kinds for cell in (f"{title}, ms", "÷ floor")]
     header += [f"{peer} ÷ twml_ops" for peer in ("TF's best", "torch's best", "FBGEMM")]
     header += ["by slices, ms", "TF's best ÷ by slices"]
     rows = []
@@ -204,7 +215,7 @@ def _summary(result: dict[str, Any], distributions: Sequence[str]) -> str:
         for d in distributions:
             seconds = median(times, name, d)
             slices = median(times, SLICES, d)
-            floors = [result[kind][task][d] for kind in FLOORS.values()]
+            floors = [result[kind][task][d] for kind in kinds.values()]
             peers = best_peers(result, task, d)
             rows.append(
                 [title, d, milliseconds(seconds)]
@@ -215,21 +226,28 @@ def _summary(result: dict[str, Any], distributions: Sequence[str]) -> str:
     return f"{markdown(header, rows)}\n\n{SUBSTITUTES}"
 
 
+def floors_of(result: dict[str, Any]) -> dict[str, str]:
+    """Title and key of each floor; figures of an earlier version have no random-row floor."""
+    kinds = {"bandwidth floor": "floors", "random-row floor": "row_floors"}
+    return {title: key for title, key in kinds.items() if key in result}
+
+
 def _task_table(result: dict[str, Any], task: str, distributions: Sequence[str]) -> str:
-    times = result["times"][task]
+    times, floors = result["times"][task], floors_of(result)
+    floor = list(floors.values())[-1]  # the random-row floor, if there is one
 
     def cells(seconds: Callable[[str], float | None]) -> list[str]:
         out = []
         for d in distributions:
             out += [milliseconds(seconds(d)), ratio(seconds(d), median(times, TWML_OPS, d))]
-            out.append(ratio(seconds(d), result["entry_floors"][task][d]))
+            out.append(ratio(seconds(d), result[floor][task][d]))
         return out
 
     header = ["ms"]
     for d in distributions:
-        header += [f"{d} ids", "÷ twml_ops", "÷ entry floor"]
+        header += [f"{d} ids", "÷ twml_ops", f"÷ {list(floors)[-1]}"]
     rows = [
-        [name, *cells(lambda d, kind=kind: result[kind][task][d])] for name, kind in FLOORS.items()
+        [name, *cells(lambda d, kind=kind: result[kind][task][d])] for name, kind in floors.items()
     ]
     contenders = [[name, *cells(lambda d, name=name: median(times, name, d))] for name in times]
     for column in range(1, 1 + 3 * len(distributions), 3):

@@ -1,6 +1,7 @@
 import numpy as np
 import pytest
 
+from benchmarks import random_row_floor
 from benchmarks.bandwidth_floor import Bandwidth
 from benchmarks.contender import FORWARD, RULES
 from benchmarks.random_row_floor import READ, UPDATE, EntryAccesses, RandomRowProbe
@@ -58,3 +59,10 @@ def test_the_accesses_of_entries_are_the_sums_of_their_rows_and_change_nothing(t
 def test_accesses_need_rows_of_whole_lines():
     with pytest.raises(ValueError, match="multiple of 16, got 24"):
         EntryAccesses(make_case(WORKLOAD, WORKLOAD.batches(1), 1))
+
+
+@pytest.mark.slow
+def test_the_table_has_each_task(tmp_path, capsys):
+    random_row_floor.main(threads=1, rounds=1, quick=True, docs=tmp_path)
+    page = (tmp_path / "performance.md").read_text()
+    assert page.count("Zipf 1.05") == page.count("| uniform |") == 1 + len(RULES)

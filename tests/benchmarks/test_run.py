@@ -63,7 +63,6 @@ def test_the_page_has_machine_versions_and_every_table(docs, raw):
         "### Forward",
         "### Step with LazyAdam",
         "| bandwidth floor |",
-        "| entry floor |",
         "samples/s",
         "largest rank",
         "MB that a replica receives per step",
