@@ -80,7 +80,8 @@ def main(
     sizes = f"N = {workload.input_dim:,}, D = {workload.units}, B = {workload.batch_size:,}"
     text = (
         f"{tables.machine(about)}\n\n{sizes}, about {workload.row_length} entries per row, "
-        f"{threads} threads. Medians of {rounds} interleaved rounds.\n\n{tables.markdown(header, rows)}"
+        f"{threads} threads. Medians of {rounds} interleaved rounds.\n\n"
+        f"{tables.markdown(header, rows)}"
     )
     print(text)
     if docs is not None:
