@@ -73,7 +73,8 @@ def a_server_without_a_part_of_any_table_has_no_op_of_the_tables():
         optimizers.Adagrad(0.1), 3, grouped_model, plan=plan_of(3, *[("table", 1)] * 2)
     )
     hybrid.fit(batches, 2)
-    graph = hybrid._train.get_concrete_function(*hybrid._traced[0]).graph
+    (step,) = hybrid._train.traced.values()
+    graph = step.graph
     own = hybrid.cluster.devices
     used = {d: {op.type for op in graph.get_operations() if op.device == d} for d in own}
     assert not any("Twml" in op for op in used[own[0]] | used[own[2]])
