@@ -28,7 +28,7 @@ import typer
 from benchmarks import machine, tables, timing
 from benchmarks.bandwidth_floor import Bandwidth
 from benchmarks.contender import FORWARD, RULES, TWML_OPS
-from benchmarks.workload import Batch, Case, Workload, make_case
+from benchmarks.workload import QUICK, Batch, Case, Workload, make_case
 
 READ, UPDATE = "random rows read", "random rows read and written"
 SOURCE = Path(__file__).with_name("random_rows.cc")
@@ -51,8 +51,7 @@ def main(
     from benchmarks.kernels import prepare  # it imports TensorFlow, so the threads are set first
 
     about = machine.describe(machine.command_line("benchmarks.random_row_floor"))
-    small = Workload(input_dim=2**12, units=16, batch_size=32, row_length=10)
-    workload, number = (small if quick else Workload()), 4
+    workload, number = (QUICK if quick else Workload()), 4
     distributions = {"Zipf 1.05": 1.05, "uniform": 0.0}
     batches = [
         b for skew in distributions.values() for b in workload.replace(skew=skew).batches(number)
@@ -120,7 +119,7 @@ class EntryAccesses:
             return self._forward
         rows, dim = self._case.table.shape
         shapes = {"rows": (rows, dim), "number": (rows, 1)}
-        # Pages that nobody wrote would all be the same page of zeros.
+        # Memory that was never written is one page of zeros in a cache, which is read too fast.
         slots = [np.ones(shapes[kind], np.float32) for kind in _SLOTS[task].split()]
 
         def step(i: int) -> None:

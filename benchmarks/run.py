@@ -12,10 +12,9 @@ from typing import Annotated, Any
 import typer
 
 from benchmarks import features, kernels, machine, plots, readme_summary, sweeps, tables
-from benchmarks.workload import Workload
+from benchmarks.workload import QUICK, Workload
 
 SKEWS = {"Zipf 1.05": 1.05, "uniform": 0.0}
-QUICK = Workload(input_dim=2**12, units=16, batch_size=32, row_length=10)
 PARTS = ("kernels", "model", "sweeps", "features", "mirrored", "distributed")
 Log = Callable[[str], None]
 

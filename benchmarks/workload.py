@@ -85,6 +85,10 @@ class Workload:
         return lambda count: spread[np.searchsorted(mass, rng.random(count) * mass[-1])]
 
 
+QUICK = Workload(input_dim=2**12, units=16, batch_size=32, row_length=10)
+"""Tiny sizes, for tests of the benchmarks."""
+
+
 @dataclass(frozen=True)
 class Case:
     """The inputs of a contender.

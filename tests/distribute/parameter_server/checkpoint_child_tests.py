@@ -17,6 +17,7 @@ from tests.distribute.parameter_server.trainers import (
     grouped_model,
     train_alone,
     trainer,
+    weights_of_snapshots,
 )
 from tests.small_files import small_files
 from twml_ops import _keras, layers, optimizers
@@ -61,11 +62,7 @@ def an_average_that_was_begun_goes_on_after_a_checkpoint():
                     checkpoint_dir=folder,
                     checkpoint_policy=policy,
                 )
-                for step in steps:
-                    hybrid.fit(batches, step, begin=0, save_last=False)
-                    hybrid.take_snapshot()
-                    seen.append(hybrid.export().get_weights())
-                    hybrid.save()
+                seen += weights_of_snapshots(hybrid, steps)
             hybrid.use_average()
         assert int(hybrid.state.snapshots.numpy()) == 0
         mean = [np.mean(each, axis=0) for each in zip(*seen, strict=True)]

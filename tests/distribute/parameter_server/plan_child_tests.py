@@ -28,6 +28,7 @@ from tests.distribute.parameter_server.trainers import (
     plan_of,
     train_alone,
     trainer,
+    weights_of_snapshots,
 )
 from twml_ops import optimizers
 from twml_ops.distribute.parameter_server import SavedSlots, iter_checkpoints
@@ -153,11 +154,7 @@ def a_checkpoint_of_a_plan_is_restored_with_another_plan_on_other_servers():
                     checkpoint_dir=folder,
                     checkpoint_policy=policy,
                 )
-                for step in steps:
-                    hybrid.fit(batches, step, begin=0, save_last=False)
-                    hybrid.take_snapshot()
-                    seen.append(hybrid.export().get_weights())
-                    hybrid.save()
+                seen += weights_of_snapshots(hybrid, steps)
             same(want, seen[-1], 2e-5)
             ((step, plain),) = iter_checkpoints(build, folder, until=6)
             assert step == 6

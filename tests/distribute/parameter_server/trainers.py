@@ -5,6 +5,7 @@ import pytest
 import tensorflow as tf
 
 from tests.child_process import ChildTests
+from tests.distribute.parameter_server.model import batches as batches_of_model
 from tests.distribute.parameter_server.model import builder, whole_batches
 from twml_ops import layers
 from twml_ops.distribute.launch import Ports
@@ -35,6 +36,17 @@ def trainer(optimizer, servers=2, build=builder, loss="binary_crossentropy", **o
     options.setdefault("name", f"run{next(_runs)}")
     options.setdefault("cluster", first_servers(servers))
     return HybridTrainer(build, optimizer, loss, **options)
+
+
+def weights_of_snapshots(hybrid, steps):
+    """The weights after each of the steps, of which snapshots are taken and checkpoints written."""
+    seen = []
+    for step in steps:
+        hybrid.fit(batches_of_model, step, begin=0, save_last=False)
+        hybrid.take_snapshot()
+        seen.append(hybrid.export().get_weights())
+        hybrid.save()
+    return seen
 
 
 def train_alone(optimizer, build=builder, steps=10, loss="binary_crossentropy", batches=None):

@@ -1,8 +1,8 @@
 """How many bytes a step sends, and how tensors are encoded for their way.
 
-`exchange` says which messages a step has. On the link between a worker and one server, a batch of B
-examples and K entries makes, for a table [N, D] of which the server has one of R parts of the rows
-and one of G ranges of the columns:
+The messages of a step are listed in `exchange`. On the link between a worker and one server, a
+batch of B examples and K entries makes, for a table [N, D] of which the server has one of R parts
+of the rows and one of G ranges of the columns:
 
 - the entries, about K / R of them: a message of `ops.pack_entries`. An id and the number of entries
   of an example take as few bits as the largest of them needs; ids that repeat often are sent once.

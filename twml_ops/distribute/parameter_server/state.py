@@ -107,7 +107,7 @@ class RunState:
         worker_steps: int64 [workers], the steps of each asynchronous worker.
         joined: int64 [workers], how often each synchronous worker has joined a generation.
         snapshots: int64, the snapshots in the averages of the weights.
-        place: The place of this process among the workers.
+        worker_token: Tells servers which process is this worker of the run.
         tables: The tables.
         lookups: The lookups of rows of ids.
         shared_variables: The dense weights on the servers; empty without `share_dense`.
