@@ -8,8 +8,8 @@ SMOKE_TFS ?= 2.16 2.17 2.18 2.19 2.20
 BARE_TFS ?= 2.15 2.18 2.21
 FALLBACK_TFS ?= 2.14
 # Tests are distributed by file, so that the fixtures of a module are created once, in the order of
-# tests/conftest.py.
-PYTEST_FLAGS ?= -n 3 --dist loadfile --no-loadscope-reorder
+# tests/conftest.py. A worker that crashes ends the tests: pytest-xdist waits for ever if it replaces a worker here.
+PYTEST_FLAGS ?= -n 3 --dist loadfile --no-loadscope-reorder --max-worker-restart 0
 # These tests wait for no other processes, so a third worker would only import and collect.
 BUSY = -n 2
 OUT ?= out/flights
