@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests import forked
 from twml_ops import core
 from twml_ops.layers import BoostedTrees, CountStatistics, TargetStatistics, _tree_arrays
 from twml_ops.layers._category_counts import fold_of
@@ -94,6 +95,31 @@ def test_logits_are_those_of_lightgbm_trained_on_the_other_folds(adapted):
     got = adapted([x, present, keys], training=True)
     np.testing.assert_allclose(got[:, 0], want, atol=1e-5)
     np.testing.assert_allclose(adapted([x, present])[:, 0], total / FOLDS, atol=1e-5)
+
+
+# Sparse columns, for which LightGBM has a buffer for each of its threads.
+IN_THREADS = """
+from concurrent.futures import ThreadPoolExecutor
+import numpy as np
+from twml_ops.layers._tree_arrays import TreeOptions, train_ensemble
+
+def losses(seed):
+    rng = np.random.default_rng(seed)
+    x = ((rng.random((400, 60)) < 0.05) * rng.random((400, 60))).astype(np.float32)
+    examples = x, (rng.random(400) < 0.3).astype(np.float64), np.ones(400)
+    options = TreeOptions(8, 3, 7, 5, 0.1, seed)
+    return train_ensemble(examples, examples, options).losses
+
+alone = [losses(seed) for seed in range(4)]
+with ThreadPoolExecutor(4) as pool:
+    for seed, found in enumerate(pool.map(losses, [seed % 4 for seed in range(600)])):
+        assert np.array_equal(found, alone[seed % 4])
+"""
+
+
+def test_ensembles_that_train_in_several_threads_do_not_change_one_another():
+    done = forked.run(["-c", IN_THREADS], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
 
 
 def test_trees_find_an_interaction_in_examples_that_they_have_not_seen(adapted):
