@@ -18,8 +18,11 @@ import twml_ops
 from tests import forked
 from tests.cli.test_train import METRICS
 from tests.trained_runs import write_clicks
+from tests.training.test_publish import input_array
 from twml_ops import _child
 from twml_ops.checkpoint import CheckpointManager
+from twml_ops.cli import main
+from twml_ops.core import Scorer
 from twml_ops.data import open_source, split_for_validation
 from twml_ops.distribute.launch import Ports
 from twml_ops.models import ensemble_members
@@ -44,6 +47,7 @@ def run(request, libsvm, tmp_path_factory):
     workers += ["--servers-in-workers"] if request.param > 1 else []
     options = ["--out", str(out), "--epochs", "8", "--batch-size", "16"]
     options += ["--checkpoint-every", "60", "--checkpoint-policy", "consecutive"]
+    options += ["--publish", str(served_of(out))]
     done = subprocess.run(
         [*command, *workers, "--", "train", "--data", libsvm, *options],
         cwd=checkout,
@@ -57,6 +61,11 @@ def run(request, libsvm, tmp_path_factory):
         said = rf"worker {worker} of {request.param} parsed 0\.0 MB; .* 0\.0 MB \(100\.0%"
         assert re.search(said, done.stdout), done.stdout
     return out
+
+
+def served_of(out):
+    """The folder of the versions of a run."""
+    return out.parent.with_name(f"{out.parent.name}_served")
 
 
 def test_a_cluster_writes_a_run_and_the_results_of_the_evaluator(run):
@@ -84,6 +93,19 @@ def test_the_last_evaluation_is_that_of_the_finished_run(run):
     for name, value in lines[-1].items():
         if name != "step":
             assert value == pytest.approx(metrics[name], rel=1e-5)
+
+
+def test_the_evaluator_publishes_checkpoints_and_the_final_model(run, tmp_path):
+    served = served_of(run)
+    *before, last = sorted(served.iterdir(), key=lambda version: int(version.name))
+    steps = [json.loads((v / "scorer.json").read_text()).get("step") for v in (*before, last)]
+    assert steps[-1] is None
+    evaluated = (run / "evaluations.jsonl").read_text().splitlines()
+    assert set(steps[:-1]) <= {json.loads(line)["step"] for line in evaluated}
+    main(["export", str(run), str(tmp_path / "export"), "--format", "scorer"])
+    want = Scorer.load(tmp_path / "export")
+    rows = {name: input_array(name, 3) for name in want.inputs}
+    np.testing.assert_array_equal(Scorer.load(last).predict(rows), want.predict(rows))
 
 
 def test_the_model_is_loaded_like_that_of_a_local_run(run):
@@ -314,7 +336,7 @@ def test_all_workers_begin_with_the_weights_of_the_run_that_they_go_on_with(tmp_
             children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text()
             killed.append(int(children.split()[0]))
             os.kill(killed[0], signal.SIGKILL)
-    assert process.wait() == 0, lines[-40:]
+    assert process.wait() == 0, "".join(lines[-60:])
     assert killed
     old, new = (TrainedRun(tmp_path / name).model.trainable_weights for name in ("old", "new"))
     for before, after in zip(old, new, strict=True):
@@ -345,7 +367,7 @@ def test_a_cluster_whose_processes_are_killed_still_writes_its_run(mode, tmp_pat
             children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text()
             os.kill(int(rng.choice(children.split())), signal.SIGKILL)
             killed += 1
-    assert process.wait() == 0, lines[-40:]
+    assert process.wait() == 0, "".join(lines[-60:])
     assert killed == 5
     facts = json.loads((out / "run.json").read_text())
     assert facts["trained_epochs"] == facts["epoch_choice"]["epochs"]

@@ -9,7 +9,7 @@ from tests.trained_runs import write_libsvm
 from twml_ops import core, models
 from twml_ops.cli import main
 from twml_ops.cli.run_task import run_task
-from twml_ops.training.config import ClusterOptions, RunConfig
+from twml_ops.training.config import CheckpointOptions, ClusterOptions, RunConfig
 from twml_ops.training.errors import UserError
 from twml_ops.training.fit import check_ensemble, member_seeds
 from twml_ops.training.trained_run import TrainedRun
@@ -139,6 +139,27 @@ def test_every_process_of_a_cluster_refuses_what_it_cannot_train(
     monkeypatch.setenv("TF_CONFIG", json.dumps(config))
     with pytest.raises(UserError, match=message):
         run_task(RunConfig("a", cluster=ClusterOptions(), **options), tmp_path / "run", False)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("job", ["ps", "chief", "worker"])
+@pytest.mark.parametrize(
+    ("evaluators", "options", "message"),
+    [
+        ({}, {}, "the evaluator of a cluster publishes the versions, and this one has none"),
+        ({"evaluator": ["localhost:1"]}, {"ensemble": 2}, "not with --ensemble"),
+    ],
+)
+def test_every_process_of_a_cluster_refuses_what_it_cannot_publish(
+    job, evaluators, options, message, tmp_path, monkeypatch
+):
+    members = {name: ["localhost:1"] for name in ("ps", "chief", "worker")}
+    config = {"cluster": members | evaluators, "task": {"type": job, "index": 0}}
+    monkeypatch.setenv("TF_CONFIG", json.dumps(config))
+    run_config = RunConfig("a", cluster=ClusterOptions(), **options)
+    publish = CheckpointOptions(publish=tmp_path / "served")
+    with pytest.raises(UserError, match=message):
+        run_task(run_config, tmp_path / "run", False, publish)
     assert list(tmp_path.iterdir()) == []
 
 

@@ -38,13 +38,16 @@ def test_checkpoints_and_the_final_model_are_versions(libsvm, tmp_path):
     assert programs[-1]["output_name"] == "probability"
     export = tmp_path / "export"
     main(["export", str(tmp_path / "run"), str(export), "--format", "scorer"])
-    rows = {name: _array(name, len(ENTRIES["sparse_ids"])) for name in Scorer.load(export).inputs}
+    rows = {
+        name: input_array(name, len(ENTRIES["sparse_ids"])) for name in Scorer.load(export).inputs
+    }
     got, want = (Scorer.load(folder).predict(rows) for folder in (versions[-1], export))
     np.testing.assert_array_equal(got, want)
     assert TrainedRun(tmp_path / "run").facts.get("publish") is None  # it can be repeated
 
 
-def _array(name, entries):
+def input_array(name, entries):
+    """An input of a scorer, of one example."""
     if name.endswith("row_splits"):
         return np.array([0, entries])
     return np.arange(entries) if name.endswith("ids") else np.ones(entries, np.float32)

@@ -35,7 +35,11 @@ def launch(
         ),
     ] = False,
     evaluator: Annotated[
-        bool, typer.Option("--evaluator", help="Add a process that evaluates each checkpoint.")
+        bool,
+        typer.Option(
+            "--evaluator",
+            help="Add a process that evaluates (and with --publish publishes) checkpoints.",
+        ),
     ] = False,
     max_restarts: Annotated[
         int, typer.Option(min=0, help="How often each process, or all peers, may be restarted.")

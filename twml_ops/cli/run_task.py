@@ -17,7 +17,7 @@ from twml_ops.training.config import (
     cluster_role,
     is_rank,
 )
-from twml_ops.training.errors import RunInterrupted
+from twml_ops.training.errors import RunInterrupted, UserError
 
 if TYPE_CHECKING:
     from twml_ops.training.checkpoints import RunCheckpoints
@@ -62,17 +62,34 @@ def run_task(
     check_ensemble(config)
     if role != "alone":
         cluster.check_cluster(config)
+        _check_publication(config, checkpoints.publish)
     if role == "ps":
         cluster.run_server()
     elif role == "evaluator":
         from twml_ops.training.cluster_evaluator import evaluate_checkpoints
 
-        evaluate_checkpoints(config, out, overwrite, checkpoints.resume, reporter)
+        resume, publish = checkpoints.resume, checkpoints.publish
+        evaluate_checkpoints(config, out, overwrite, resume, reporter, publish)
     elif role != "alone":
         _train_in_cluster(config, out, overwrite, checkpoints.resume, reporter)
     else:
         config = dataclasses.replace(config, cluster=None)
         _train_rank(config, out, overwrite, checkpoints, reporter)
+
+
+def _check_publication(config: RunConfig, publish: Path | None) -> None:
+    """Checks, in each process of a cluster, whether versions can be published."""
+    if publish is None:
+        return
+    from twml_ops.distribute import Cluster
+    from twml_ops.training.run_publisher import RunPublisher
+
+    RunPublisher(publish, config)
+    if not Cluster.from_environment().evaluators:
+        raise UserError(
+            "--publish: the evaluator of a cluster publishes the versions, and this one has none; "
+            "add --evaluator to `twml-ops launch`, or an evaluator to TF_CONFIG"
+        )
 
 
 def _train_alone(

@@ -334,7 +334,8 @@ def train(
         _checkpoint(
             metavar="DIR",
             help="Write each checkpoint, and the final model, to this folder as the next version "
-            "of a scorer, for `twml-ops serve DIR`: the rows of tables that changed, or all.",
+            "of a scorer, for `twml-ops serve DIR`: the rows of tables that changed, or all. In a "
+            "cluster the evaluator writes them.",
             show_default=False,
         ),
     ] = None,
@@ -408,7 +409,7 @@ def checkpoint_options(
 
     Raises:
         UserError: `every` has another form, or is no number of steps in a cluster; or versions are
-            to be published in a cluster or without checkpoints.
+            to be published without checkpoints.
     """
     match = _EVERY.fullmatch(every)
     if match is None:
@@ -417,9 +418,8 @@ def checkpoint_options(
             f"such as 10m, got {every!r}"
         )
     number, unit = int(match.group(1)), match.group(2)
-    if publish is not None and (in_cluster or not number):
-        where = "in a cluster" if in_cluster else "without checkpoints"
-        raise UserError(f"--publish: versions cannot be published {where}")
+    if publish is not None and not (in_cluster or number):
+        raise UserError("--publish: versions cannot be published without checkpoints")
     if given.pop("checkpoint_every", None) is not None and in_cluster:
         if unit or not number:
             raise UserError(f"--checkpoint-every: a cluster counts steps, got {every!r}")

@@ -1,7 +1,8 @@
-"""The evaluator of a cluster, which evaluates the checkpoints of the run, and the log of it."""
+"""The evaluator of a cluster: it evaluates and publishes the checkpoints of the run."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
 import time
@@ -11,11 +12,12 @@ from typing import Any
 import tensorflow as tf
 
 from twml_ops import models
+from twml_ops._known_categories import KnownCategories
 from twml_ops._publish import write_file
 from twml_ops.analysis import scoring
 from twml_ops.checkpoint import CheckpointReader
 from twml_ops.checkpoint.facts import FACTS
-from twml_ops.data import original_errors
+from twml_ops.data import Source, original_errors
 from twml_ops.distribute import exit_on_cluster_error, iter_checkpoints
 from twml_ops.training.cluster import (
     EVALUATIONS,
@@ -29,9 +31,10 @@ from twml_ops.training.labels import JoinedModel, corrected, training_examples
 from twml_ops.training.model_options import builder_of
 from twml_ops.training.reporter import SILENT, Reporter
 from twml_ops.training.run_folder import damage_is_reported, is_run, to_finite
-from twml_ops.training.sources import LARGE_BATCH_SIZE, open_data
+from twml_ops.training.run_publisher import RunPublisher
+from twml_ops.training.sources import LARGE_BATCH_SIZE, learn_features, open_data
 from twml_ops.training.stage_training import Stage
-from twml_ops.training.trained_run import WarmStart
+from twml_ops.training.trained_run import TrainedRun, WarmStart
 from twml_ops.training.trials import validation_parts
 
 
@@ -90,6 +93,7 @@ def evaluate_checkpoints(
     overwrite: bool,
     resume: bool = False,
     reporter: Reporter = SILENT,
+    publish: Path | None = None,
 ) -> None:
     """Evaluates each checkpoint of the model of the run, until the last one or the end of the run.
 
@@ -101,42 +105,84 @@ def evaluate_checkpoints(
         overwrite: a finished run in `out` is an older one.
         resume: whether checkpoints of another start of the cluster are of the run.
         reporter: is told what happens.
+        publish: folder in which each checkpoint, and the final model, become a version of a scorer;
+            None: there is none.
+
+    Raises:
+        UserError: the folder of the versions is in use, or cannot be written.
     """
     folder = checkpoint_dir(out)
-    if not overwrite and is_run(out) and not folder.exists():
+    if publish is None and not overwrite and is_run(out) and not folder.exists():
         return  # the run finished before this process started
     stages = ClusterStages(config, out, reporter, resume)
-    start = WarmStart(config) if config.from_run is not None else None
-    like, holdout = (start.schema, start.holdout) if start else (None, None)
-    train, held_out, _ = open_data(config, like, holdout)
-    with original_errors(train, held_out), exit_on_cluster_error():
-        number = 1
-        while not (found := stages.wait_for(number)).get("final"):
-            if END in found:
-                return
-            number += 1
-        stage = Stage.from_json(found)
-        tf.keras.utils.set_random_seed(stage.config.seed)
-        builder_of(stage.config.model)  # registers the classes of a model of the user
-        data = training_examples(config, train)
-        if stage.part == "fit" and (parts := validation_parts(config, train)) is not None:
-            data = parts.fit
-        steps = stage.epochs * steps_of_epoch(data, stage.config)[0]
-        model_of_stage, labels = stages.read_model(number), train.schema.labels
-        layout = models.layout_of(model_of_stage)
-        build = JoinedModel(model_of_stage, labels)
+    with contextlib.ExitStack() as stack:
+        publisher = None
+        if publish is not None:
+            publisher = RunPublisher(publish, config, reporter)
+            publisher.open()
+            stack.callback(publisher.close)
+        stack.enter_context(exit_on_cluster_error())
+        start = WarmStart(config) if config.from_run is not None else None
+        like, holdout = (start.schema, start.holdout) if start else (None, None)
+        train, held_out, _ = open_data(config, like, holdout)
+        stack.enter_context(original_errors(train, held_out))
+        number = _final_stage(stages)
+        if number is not None:
+            _evaluate_stage(number, config, stages, train, held_out, resume, reporter, publisher)
+        if publisher is not None:
+            stages.wait_for_run()
+            publisher.publish_final(TrainedRun(out).model, train.schema)
 
-        def accept(checkpoint: CheckpointReader) -> bool:
-            of_stage = checkpoint.manifest.values[FACTS].get("stage") == number
-            return of_stage and (resume or is_of_start(checkpoint))
 
-        for step, _ in iter_checkpoints(build, folder, steps, accept):
-            if any(line["step"] == step for line in read_evaluations(folder)):
-                continue
-            batches = held_out.dataset(LARGE_BATCH_SIZE, layout=layout)
-            scores = scoring.score_labels(corrected(build.served, config), batches, labels)
-            metrics = scoring.mean_metrics(scoring.metrics_by_label(scores))
-            if not folder.exists():
-                return
-            append_evaluation(folder, step, metrics)
-            reporter.checkpoint(step, steps, metrics)
+def _final_stage(stages: ClusterStages) -> int | None:
+    """The number of the stage of the model of the run; None: the run has ended."""
+    number = 1
+    while not (found := stages.wait_for(number)).get("final"):
+        if END in found:
+            return None
+        number += 1
+    return number
+
+
+def _evaluate_stage(
+    number: int,
+    config: RunConfig,
+    stages: ClusterStages,
+    train: Source,
+    held_out: Source,
+    resume: bool,
+    reporter: Reporter,
+    publisher: RunPublisher | None,
+) -> None:
+    folder, stage = checkpoint_dir(stages.out), Stage.from_json(stages.wait_for(number))
+    tf.keras.utils.set_random_seed(stage.config.seed)
+    builder_of(stage.config.model)  # registers the classes of a model of the user
+    data = training_examples(config, train)
+    if publisher is not None:
+        before = KnownCategories.load(Path(config.from_run)) if config.from_run else None
+        publisher.known, _ = learn_features(data, before, train)
+    if stage.part == "fit" and (parts := validation_parts(config, train)) is not None:
+        data = parts.fit
+    steps = stage.epochs * steps_of_epoch(data, stage.config)[0]
+    model_of_stage, labels = stages.read_model(number), train.schema.labels
+    layout = models.layout_of(model_of_stage)
+    build = JoinedModel(model_of_stage, labels)
+
+    def accept(checkpoint: CheckpointReader) -> bool:
+        of_stage = checkpoint.manifest.values[FACTS].get("stage") == number
+        return of_stage and (resume or is_of_start(checkpoint))
+
+    for i, (step, model) in enumerate(iter_checkpoints(build, folder, steps, accept)):
+        if publisher is not None:
+            if i == 0:
+                publisher.follow(build.served, model, train.schema)
+            publisher.publish_weights(step)
+        if any(line["step"] == step for line in read_evaluations(folder)):
+            continue
+        batches = held_out.dataset(LARGE_BATCH_SIZE, layout=layout)
+        scores = scoring.score_labels(corrected(build.served, config), batches, labels)
+        metrics = scoring.mean_metrics(scoring.metrics_by_label(scores))
+        if not folder.exists():
+            return
+        append_evaluation(folder, step, metrics)
+        reporter.checkpoint(step, steps, metrics)

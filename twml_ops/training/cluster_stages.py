@@ -94,8 +94,8 @@ class ClusterStages:
         """
         with exit_on_cluster_error():
             self.cluster.connect(self._timeout)
-        with self.decisions.present():
-            yield
+            with self.decisions.present():
+                yield
 
     def model_file(self, number: int) -> str:
         """The file of the model of a stage, which its chief writes.
@@ -227,10 +227,26 @@ class ClusterStages:
             found: dict[str, Any] = self.decisions.wait(f"stage-{number}")
         except ClusterError:
             # The finished run has no stages, and this process may have been restarted after it.
-            if is_run(self.out) and read_run(self.out).get(START_KEY) == self.cluster.start_id:
+            if self._is_written:
                 return {END: True}
             raise
         return found
+
+    def wait_for_run(self) -> None:
+        """Waits until the chief has written the folder of the run and removed the checkpoints.
+
+        Raises:
+            ClusterError: the chief has not written a heartbeat for the timeout, and has not
+                finished the run.
+        """
+        self.decisions.wait_for_removal()
+        if not self._is_written:
+            raise ClusterError(f"{self.out}: the chief has ended, and the run has not finished")
+
+    @property
+    def _is_written(self) -> bool:
+        """Whether the run of this start of the cluster has finished."""
+        return is_run(self.out) and read_run(self.out).get(START_KEY) == self.cluster.start_id
 
     def follow(self, data: Source, parts: TrainingParts | None) -> None:
         """Takes part in all stages of the run, as a worker that is not the chief.

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from benchmarks.distributed.network import unavailable
+from tests import forked
 from tests.child_process import ChildProcess
 from tests.distribute.parameter_server import faulty_network
 from tests.distribute.parameter_server.model import assert_close_by_way, names_of_tables
@@ -326,3 +327,29 @@ def test_a_wire_that_heals_before_the_timeout_changes_no_bit(child, outcome, nam
     assert got["weights"] == outcome("no kills")["weights"]
     wanted = ("lost", "repeated", "late") if "cuts" not in WIRES[name] else ("cut",)
     assert all(got["packets"][kind] >= 10 for kind in wanted)
+
+
+RAISES = """
+import sys
+import tensorflow as tf
+from twml_ops.distribute import exit_on_cluster_error
+
+with exit_on_cluster_error():
+    raise getattr(tf.errors, sys.argv[1])(None, None, sys.argv[2])
+"""
+
+
+@pytest.mark.parametrize(
+    ("error", "message", "status"),
+    [
+        ("AbortedError", "Unable to find a context_id matching the specified one", EXIT_LOST),
+        ("UnavailableError", "failed to connect to all addresses", EXIT_LOST),
+        ("InvalidArgumentError", "Unable to find a context_id matching", EXIT_LOST),
+        ("InvalidArgumentError", "indices[0] = 9 is not in [0, 4)", 1),
+        ("NotFoundError", "data.csv; No such file or directory", 1),
+    ],
+)
+def test_a_process_is_restarted_for_errors_that_only_lost_connections_have(error, message, status):
+    done = forked.run(["-c", RAISES, error, message], capture_output=True, text=True)
+    assert done.returncode == status, done.stderr
+    assert message in done.stderr

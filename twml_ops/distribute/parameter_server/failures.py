@@ -113,6 +113,10 @@ def run_with_timeout(
 def exit_on_cluster_error() -> Iterator[None]:
     """Ends the process if a `ClusterError` is raised in the `with` block, so that it is restarted.
 
+    TensorFlow tells of a server that has ended in whatever op waits for its queue next, also in ops
+    of this process alone, such as one that reads a batch. So its errors that only lost connections
+    have end the process as well.
+
     The exit status is `twml_ops.distribute.launch.EXIT_LOST`, 75, with which `twml-ops launch`
     restarts a process; Kubernetes restarts it with any status. The process ends without cleaning
     up, since one of its threads may still wait for a server that is gone. If another process has
@@ -123,10 +127,18 @@ def exit_on_cluster_error() -> Iterator[None]:
     """
     try:
         yield
-    except (ClusterError, WorkerReplacedError) as e:
+    except (ClusterError, WorkerReplacedError, tf.errors.OpError) as e:
+        if isinstance(e, tf.errors.OpError) and not _is_lost_connection(e):
+            raise
         print(f"error: {e}", file=sys.stderr, flush=True)
         sys.stdout.flush()
-        os._exit(EXIT_LOST if isinstance(e, ClusterError) else 1)
+        os._exit(1 if isinstance(e, WorkerReplacedError) else EXIT_LOST)
+
+
+def _is_lost_connection(error: tf.errors.OpError) -> bool:
+    """Whether an error of TensorFlow is one of lost connections, wherever it is raised."""
+    lost = isinstance(error, (tf.errors.UnavailableError, tf.errors.AbortedError))
+    return lost or "context_id" in str(error)
 
 
 def join_run(
