@@ -217,7 +217,7 @@ test-slow: $(TEST_TFS:%=.venv/tf-%/.built) ## run the tests that take minutes
 	for tf in $(TEST_TFS); do .venv/tf-$$tf/bin/python -m pytest $(PYTEST_FLAGS) -m slow || [ $$? = 5 ]; done
 	$(if $(filter 2.21,$(TEST_TFS)),TF_USE_LEGACY_KERAS=1 .venv/tf-2.21/bin/python -m pytest $(PYTEST_FLAGS) -m "not one_tf" \
 		-k "not python_block or tfrs" $(ALL_LEGACY_KERAS_TESTS))
-	TWML_TEST_STEPS=120000 GTEST_FILTER='TieredMachine.*' .venv/tf-$(TF)/bin/python native_build.py test
+	TWML_TEST_STEPS=120000 GTEST_FILTER='*Machine.*' .venv/tf-$(TF)/bin/python native_build.py test
 
 # The TensorFlow versions between the two of `make test`, with the op libraries of the wheel.
 .venv/smoke-%/.installed: requirements/pins.txt requirements/smoke.txt

@@ -234,6 +234,14 @@ class PyScorer {
     return out;
   }
 
+  py::typing::Dict<std::string, std::string> Separators() const {
+    py::dict out;
+    for (const ProgramInput& column : model_->Get()->columns()) {
+      if (!column.separator.empty()) out[py::str(column.name)] = column.separator;
+    }
+    return out;
+  }
+
   // Of each array: its name, form, type, row splits, and the shape of a row.
   using Description =
       py::typing::Tuple<std::string, std::string, std::string, std::string, py::object>;
@@ -399,6 +407,9 @@ Raises:
                              "The names and the forms of the raw columns that it takes.")
       .def_property_readonly("times", &PyScorer::Times,
                              "The names of the raw columns that are times.")
+      .def_property_readonly("separators", &PyScorer::Separators,
+                             "What is between the categories of bags, and between their weights, "
+                             "where they are texts, by column.")
       .def_property_readonly("output_name", &PyScorer::OutputName, "The name of the output.")
       .def_property_readonly("outputs", &PyScorer::Outputs,
                              "The names of several outputs and the shapes of their rows.")

@@ -172,6 +172,10 @@ class NativeScorer:
           ValueError: the folder cannot be read, or its model takes other inputs.
         """
 
+    @property
+    def separators(self) -> dict[str, str]:
+        """What is between the categories of bags, and between their weights, where they are texts, by column."""
+
     def statistics(self) -> dict[str, int]:
         """What was read of tables in files.
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 from collections.abc import Mapping
@@ -100,18 +99,12 @@ class Scorer:
 
     Args:
         model: the native scorer.
-        separators: what is between the categories of bags, and between their weights, where they
-            are a text in a data frame, by column.
     """
 
-    def __init__(
-        self, model: _core.NativeScorer, separators: Mapping[str, str] | None = None
-    ) -> None:
+    def __init__(self, model: _core.NativeScorer) -> None:
         self._model = model
-        self._separators = dict(separators or {})
         self._features = dict(model.features)
         self._columns = dict(model.columns)
-        self._times = frozenset(model.times)
         self._outputs = [(name, tuple(dims)) for name, dims in model.outputs]
         self._strings = {n: f for n, f in model.features if f in ("strings", "bag")}
         self._row_dims: dict[str, Any] = {
@@ -175,8 +168,7 @@ class Scorer:
                 direct=direct,
                 queue_depth=queue_depth,
                 least_bytes=least_bytes,
-            ),
-            _separators(path),
+            )
         )
 
     def reload(self, path: str | os.PathLike[str]) -> None:
@@ -195,8 +187,6 @@ class Scorer:
                 width.
         """
         self._model.reload(_folder(path))
-        self._times = frozenset(self._model.times)
-        self._separators = _separators(path)
 
     @property
     def statistics(self) -> TableStatistics:
@@ -217,7 +207,7 @@ class Scorer:
     @property
     def times(self) -> frozenset[str]:
         """The names of the raw columns that are times, of which the model has features."""
-        return self._times
+        return frozenset(self._model.times)
 
     @property
     def output_name(self) -> str:
@@ -292,7 +282,7 @@ class Scorer:
                         f"ids must be a mapping with the inputs {self.inputs}, got a data frame: "
                         "the scorer was exported without a schema"
                     )
-                ids = raw_columns(ids, self.describe(raw=True), self._separators, self._times)
+                ids = raw_columns(ids, self.describe(raw=True), self._model.separators, self.times)
         if isinstance(ids, Mapping):
             if self._columns and ids.keys() != self._features.keys():
                 made = self._model.predict(self._raw(ids), raw=True, num_threads=num_threads)
@@ -412,10 +402,11 @@ class Scorer:
         if len(set(rows.values())) > 1:
             raise ValueError(f"columns must have the same number of rows, got {rows}")
         made: dict[str, Any] = {}
+        times = self.times
         for name, column in columns.items():
             form = self._columns[name]
             if form in ("strings", "bag"):
-                is_time = name in self._times
+                is_time = name in times
                 made[name] = strings_of(name, times_of(name, column) if is_time else column)
             elif form in ("dense", "values"):
                 made[name] = numbers_of(name, column)
@@ -427,18 +418,6 @@ class Scorer:
 def _may_be_table(data: object) -> bool:
     """Whether it may have named columns: no mapping, and nothing that NumPy makes an array of."""
     return hasattr(data, "columns") or hasattr(data, "column_names")
-
-
-def _separators(path: str | os.PathLike[str]) -> dict[str, str]:
-    """The separators of the texts of bags and of their weights, of a folder that has them."""
-    program = json.loads((Path(path) / PROGRAM_FILE).read_text(encoding="utf-8"))
-    found = {}
-    for column in (program.get("raw") or {}).get("categories", ()):
-        if "separator" in column:
-            found[column["name"]] = column["separator"]
-            if column["weights"] is not None:
-                found[column["weights"]] = column["separator"]
-    return found
 
 
 def _folder(path: str | os.PathLike[str]) -> str:

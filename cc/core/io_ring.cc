@@ -24,11 +24,13 @@ struct IoRing::Queues {
   io_uring_sqe* entries;
 };
 
-IoRing::IoRing(int fd) : fd_(fd), queues_(new Queues()) {}
+constexpr size_t kParts = 3;  // that a ring maps
+
+IoRing::IoRing() : queues_(new Queues()) { maps_.reserve(kParts); }
 
 IoRing::~IoRing() {
   for (const auto& [address, size] : maps_) munmap(address, size);
-  close(fd_);
+  if (fd_ >= 0) close(fd_);
 }
 
 char* IoRing::MapPart(size_t bytes, int64_t offset) {
@@ -42,9 +44,10 @@ char* IoRing::MapPart(size_t bytes, int64_t offset) {
 std::unique_ptr<IoRing> IoRing::Open(int depth) {
   io_uring_params params;
   std::memset(&params, 0, sizeof(params));
-  const auto fd = static_cast<int>(syscall(SYS_io_uring_setup, depth, &params));
-  if (fd < 0) return nullptr;
-  std::unique_ptr<IoRing> ring(new IoRing(fd));
+  // What closes and unmaps is made first, so that no failed allocation leaves anything open.
+  std::unique_ptr<IoRing> ring(new IoRing());
+  ring->fd_ = static_cast<int>(syscall(SYS_io_uring_setup, depth, &params));
+  if (ring->fd_ < 0) return nullptr;
   if ((params.features & IORING_FEAT_RW_CUR_POS) == 0) return nullptr;
   const size_t submission_bytes = params.sq_off.array + params.sq_entries * sizeof(unsigned);
   const size_t completion_bytes = params.cq_off.cqes + params.cq_entries * sizeof(io_uring_cqe);
@@ -113,7 +116,7 @@ bool IoRing::TakeCompletion(uint64_t* tag, int* result) {
 
 struct IoRing::Queues {};
 
-IoRing::IoRing(int fd) : fd_(fd) {}
+IoRing::IoRing() = default;
 IoRing::~IoRing() = default;
 char* IoRing::MapPart(size_t, int64_t) { return nullptr; }
 std::unique_ptr<IoRing> IoRing::Open(int) { return nullptr; }

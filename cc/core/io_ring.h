@@ -53,12 +53,12 @@ class IoRing {
  private:
   struct Queues;
 
-  explicit IoRing(int fd);
+  IoRing();
   uint64_t TakeLast();
   bool TakeCompletion(uint64_t* tag, int* result);
   char* MapPart(size_t bytes, int64_t offset);
 
-  const int fd_;
+  int fd_ = -1;
   std::vector<std::pair<void*, size_t>> maps_;
   std::unique_ptr<Queues> queues_;
   unsigned pushed_ = 0;

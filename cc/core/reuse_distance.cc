@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "cc/core/hash.h"
 
@@ -28,10 +29,12 @@ int64_t Sum(const std::vector<int64_t>& counts, int64_t begin, int64_t end) {
 int64_t LruStack::Access(int64_t id) {
   if (now_ == static_cast<int64_t>(number_at_.size())) Renumber();
   const int64_t number = index_.FindOrAdd(id);
-  if (number == static_cast<int64_t>(ids_.size())) {
-    ids_.push_back(id);
-    last_.push_back(-1);
+  // If it throws, the index has an id that counts as removed.
+  if (number >= static_cast<int64_t>(last_.size())) {
+    ids_.resize(number + 1);
+    last_.resize(number + 1, -1);
   }
+  ids_[number] = id;
   int64_t distance = kFirst;
   if (last_[number] >= 0) {
     distance = size_ - 1 - MarksBefore(last_[number]);
@@ -88,14 +91,19 @@ void LruStack::Renumber() {
   for (int64_t time = lowest_; time < now_; ++time) {
     if (number_at_[time] >= 0) in_order.push_back(ids_[number_at_[time]]);
   }
+  // All memory is allocated before anything changes.
   const int64_t size = size_;
-  if (size < index_.size()) index_ = IdIndex();
+  IdIndex index;
+  if (size < index_.size()) index.Reserve(size);
+  const int64_t times = std::max(kMinTimes, (2 * size + kWord) / kWord * kWord);
+  std::vector<int64_t> number_at(times, -1), tree(times / kWord, 0);
+  std::vector<uint64_t> marks(times / kWord, 0);
+  if (size < index_.size()) std::swap(index_, index);
   ids_.resize(size);
   last_.resize(size);
-  const int64_t times = std::max(kMinTimes, (2 * size + kWord) / kWord * kWord);
-  number_at_.assign(times, -1);
-  marks_.assign(times / kWord, 0);
-  tree_.assign(times / kWord, 0);
+  number_at_.swap(number_at);
+  marks_.swap(marks);
+  tree_.swap(tree);
   lowest_ = size_ = 0;
   for (now_ = 0; now_ < size; ++now_) {
     const int64_t number = index_.FindOrAdd(in_order[now_]);
@@ -113,8 +121,8 @@ bool ReuseDistances::IsSampled(int64_t id) const {
 
 void ReuseDistances::Add(Span<const int64_t> ids) {
   for (const int64_t id : ids) {
-    ++accesses_;
     const int64_t distance = stack_.Access(id);
+    ++accesses_;
     if (distance != LruStack::kFirst) Count(distance, &by_distance_);
     if (sample_ != nullptr) {
       if (IsSampled(id)) AccessSample(id);
@@ -126,12 +134,13 @@ void ReuseDistances::Add(Span<const int64_t> ids) {
 }
 
 void ReuseDistances::StartSample() {
-  sampled_.emplace_back();
+  auto sample = std::make_unique<LruStack>(stack_);
+  sampled_.assign(1, {});
   sampled_[0].first = stack_.size();
-  sample_ = std::make_unique<LruStack>(stack_);
+  sample_ = std::move(sample);
   while (sample_->size() > max_ids_) {
-    ++level_;
     sampled_.emplace_back();
+    ++level_;
     sample_->Keep([&](int64_t id) { return IsSampled(id); });
   }
 }
@@ -145,8 +154,8 @@ void ReuseDistances::AccessSample(int64_t id) {
     Count(distance, &at_level.by_distance);
   }
   while (sample_->size() > max_ids_) {
-    ++level_;
     sampled_.emplace_back();
+    ++level_;
     sample_->Keep([&](int64_t each) { return IsSampled(each); });
   }
 }

@@ -16,15 +16,21 @@
 #include "cc/core/scorer/row_reader.h"
 #include "cc/core/tiered_rows.h"
 #include "gtest/gtest.h"
+#include "tests/cc/failing_allocations.h"
 #include "tests/cc/scorer_folders.h"
+
+namespace twml {
+
+std::atomic<int64_t> allocations_left{-1};
+
+}  // namespace twml
 
 namespace {
 
-std::atomic<int64_t> allocations_left{
-    -1};  // of all threads, until one fails; negative: all succeed
-
 void* Allocate(std::size_t size) {
-  if (allocations_left.load() >= 0 && allocations_left.fetch_sub(1) == 0) throw std::bad_alloc();
+  if (twml::allocations_left.load() >= 0 && twml::allocations_left.fetch_sub(1) == 0) {
+    throw std::bad_alloc();
+  }
   void* const block = std::malloc(size == 0 ? 1 : size);
   if (block == nullptr) throw std::bad_alloc();
   return block;
@@ -48,20 +54,6 @@ namespace twml {
 namespace out_of_memory_test {
 
 constexpr int64_t kRows = 900, kWidth = 25, kBatch = 60;
-
-// Calls body() again and again; its allocation number 0, 1, 2, ... fails. Stops when none has
-// failed. Returns how many have.
-template <class Body>
-int64_t FailEachAllocation(Body body) {
-  for (int64_t number = 0;; ++number) {
-    allocations_left = number;
-    try {
-      body();
-    } catch (const std::bad_alloc&) {
-    }
-    if (allocations_left.exchange(-1) >= 0) return number;
-  }
-}
 
 class OutOfMemoryTest : public testing::TestWithParam<bool> {};
 

@@ -450,6 +450,16 @@ def of_heads(program, heads):
     attributes(program)["self_attention"].update(num_heads=heads)
 
 
+@pytest.mark.parametrize("op", ["add", "multiply", "average"])
+@pytest.mark.parametrize("shapes", [((3,), (4,)), ((2, 3), (3,)), ((3,), (1,), (4,))])
+def test_what_is_merged_has_shapes_that_fit_together(tmp_path, op, shapes):
+    example = scorer_programs.Example()
+    parts = [example.number(f"x{i}", *shape) for i, shape in enumerate(shapes)]
+    example.step(op, parts, ["#0"])
+    with pytest.raises(ValueError, match=r"'x\d' and 'x0' must have shapes that fit together"):
+        core.Scorer.load(example.write(tmp_path))
+
+
 def test_queries_keys_and_values_have_one_shape(tmp_path):
     example = scorer_programs.Example()
     parts = [example.number(name, 2, width) for name, width in (("q", 4), ("k", 4), ("v", 2))]

@@ -2,6 +2,8 @@
 
 import csv
 import dataclasses
+import json
+import shutil
 
 import numpy as np
 import pandas as pd
@@ -183,8 +185,24 @@ def test_a_data_frame_with_the_texts_of_the_file_has_the_scores_of_the_file(
     np.testing.assert_allclose(scorer.predict(one), wanted[4:], atol=1e-6)
     with pytest.raises(ValueError, match="'tag weights' must hold lists of numbers"):
         scorer.predict(frame.assign(**{"tag weights": "x"}))
+    program = json.loads((tmp_path / "scorer" / "scorer.json").read_text())
+    program.pop("crc32")  # as one who edits it does
+    for other in ("~", None, 7):  # of another version of the model, of an older one, and damaged
+        for category in program["raw"]["categories"]:
+            if category["bag"]:
+                category["separator"] = other
+            if other is None:
+                category.pop("separator", None)
+        shutil.copytree(tmp_path / "scorer", folder := tmp_path / f"s{other}")
+        (folder / "scorer.json").write_text(json.dumps(program))
+    scorer.reload(tmp_path / "s~")
+    parts = {n: frame[n].str.replace(separator, "~", regex=False) for n in ("tags", "tag weights")}
+    np.testing.assert_allclose(scorer.predict(frame.assign(**parts)), wanted, atol=1e-6)
+    with pytest.raises(ValueError, match="categories must have a name"):
+        scorer.reload(tmp_path / "s7")
+    np.testing.assert_allclose(scorer.predict(frame.assign(**parts)), wanted, atol=1e-6)
     with pytest.raises(ValueError, match="without the separator of texts: export it again"):
-        Scorer(scorer._model).predict(frame)
+        Scorer.load(tmp_path / "sNone").predict(frame)
 
 
 @pytest.fixture(scope="module")

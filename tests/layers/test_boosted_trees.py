@@ -1,5 +1,7 @@
 """`BoostedTrees`: the trees of LightGBM, trained out of fold."""
 
+import ctypes
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -373,3 +375,34 @@ def test_errors_name_the_argument(adapted):
             make().adapt([element])
     with pytest.raises(ValueError, match="at least one example"):
         make().adapt([])
+
+
+class _Recorder:
+    """LightGBM's library, whose calls that take parameters are recorded."""
+
+    def __init__(self, library):
+        self._library, self.calls = library, []
+
+    def __getattr__(self, name):
+        function = getattr(self._library, name)
+
+        def call(*arguments):
+            if any(part in name for part in ("CreateFrom", "BoosterCreate", "PredictFor", "Reset")):
+                texts = [a.value.decode() for a in arguments if isinstance(a, ctypes.c_char_p)]
+                self.calls.append((name, " ".join(texts)))
+            return function(*arguments)
+
+        return call
+
+
+@pytest.mark.one_tf
+def test_every_call_says_the_number_of_threads_which_lightgbm_keeps_for_the_process(monkeypatch):
+    recorder = _Recorder(lightgbm.basic._LIB)
+    for module in (lightgbm.basic, lightgbm.engine):
+        if hasattr(module, "_LIB"):
+            monkeypatch.setattr(module, "_LIB", recorder)
+    make().adapt(batches(*data()))
+    assert {"LGBM_BoosterCreate", "LGBM_BoosterPredictForMat"} <= {
+        name for name, _ in recorder.calls
+    }
+    assert [call for call in recorder.calls if "num_threads=1" not in call[1].split()] == []

@@ -18,6 +18,7 @@ def test_the_rate_rises_evenly_from_the_base_rate_to_the_scaled_one():
 
 def test_without_warmup_the_rate_is_scaled_at_once():
     assert float(LinearScalingWarmup(0.1, 1024, 256)(0)) == pytest.approx(0.4)
+    assert float(LinearScalingWarmup(0.1, 1024)(0)) == pytest.approx(0.4)  # of batches of 256
     assert float(LinearScalingWarmup(0.1, 1024, 256, scaling="sqrt")(0)) == pytest.approx(0.2)
     assert float(LinearScalingWarmup(0.1, 64, 64, warmup_steps=9)(4)) == pytest.approx(0.1)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,7 +13,7 @@ from twml_ops._frames import has_text_names, name_of
 from twml_ops.classifier import scikit_learn
 from twml_ops.classifier.examples import TrainingExamples, column_of
 from twml_ops.classifier.figures import Plots
-from twml_ops.classifier.fitted import Fitted, clear_errors, kept_random_state
+from twml_ops.classifier.fitted import Fitted, clear_errors
 from twml_ops.classifier.labels import encoded
 from twml_ops.training.config import AUTO, DEFAULT, RunConfig
 
@@ -138,6 +137,8 @@ class Classifier(scikit_learn.Parameters):
     ) -> Classifier:
         """Trains a model. If it fails, an earlier one is kept.
 
+        In several threads one training waits for the other: their seeds belong to the process.
+
         With labels in a column it does what `twml-ops train` does: without `eval` the last fifth of
         the examples (the latest, if a column has times) is held out, and the model is evaluated on
         it. With labels in `y` it is trained on all examples, as callers of scikit-learn hold out
@@ -164,14 +165,14 @@ class Classifier(scikit_learn.Parameters):
             ValueError: a parameter is wrong, a column is missing, the labels are not of two
                 classes, or the data cannot be read.
         """
+        from twml_ops.data.column_uses import without_warnings
+
         columns = {"time": time, "group": group, "weight": weight, "label": label}
         lists = {"categorical": categorical, "numeric": numeric, "drop": drop}
         given = TrainingExamples.of(X, y, sample_weight, columns, lists)
         config = self._config(given, name_of(X))
         held_out = None if eval is None else given.more(eval)
-        with clear_errors(), warnings.catch_warnings(), kept_random_state():
-            # `verbose` prints the table of columns, and `schema_` has it.
-            warnings.filterwarnings("ignore", ".*: guessed from names")
+        with clear_errors(), without_warnings():  # `verbose` prints the columns, `schema_` has them
             result = self._train(config, given, held_out)
             names = [n for n in given.table.column_names if n not in (given.label, given.weight)]
             self._fitted = Fitted.of(result, names, has_text_names(X), given.classes)

@@ -323,16 +323,3 @@ def clear_errors() -> Iterator[None]:
             return _ARGUMENTS.get(match[1], match[1].replace("-", "_"))
 
         raise ValueError(_OPTION.sub(argument, str(e))) from e
-
-
-@contextmanager
-def kept_random_state() -> Iterator[None]:
-    """Trainings set the seeds of Python and NumPy: afterwards their generators go on as before."""
-    import random
-
-    of_python, of_numpy = random.getstate(), np.random.get_state()  # noqa: NPY002
-    try:
-        yield
-    finally:
-        random.setstate(of_python)
-        np.random.set_state(of_numpy)  # noqa: NPY002

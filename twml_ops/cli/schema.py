@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from enum import Enum
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -62,11 +61,11 @@ def show_schema(
         DataError: the data cannot be read.
     """
     from twml_ops.cli.console import make_console
-    from twml_ops.data import ColumnUses, DataWarning, open_source, schema_to_text
+    from twml_ops.data import ColumnUses, open_source, schema_to_text
+    from twml_ops.data.column_uses import without_warnings
     from twml_ops.report.columns import columns_table, schema_table
 
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", ".*: guessed from names", DataWarning)
+    with without_warnings():
         source = open_source(data, uses=uses or ColumnUses())
     schema, findings = source.schema, source.findings
     if format == "table":

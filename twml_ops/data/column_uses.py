@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 
 from twml_ops.data.errors import DataError, DataWarning, quote
@@ -258,6 +260,23 @@ def _choose_time(found: Mapping[str, Finding]) -> str | None:
     return min(times, key=rank, default=None)
 
 
+_warns: ContextVar[bool] = ContextVar("warns", default=True)
+
+
+@contextmanager
+def without_warnings() -> Iterator[None]:
+    """In its block `warn` says nothing in this thread; the caller shows the findings otherwise.
+
+    `warnings.catch_warnings` would change the filters of all threads, and two threads that leave it
+    in another order than they entered it would change them for ever.
+    """
+    token = _warns.set(False)
+    try:
+        yield
+    finally:
+        _warns.reset(token)
+
+
 def warn(source: str, findings: Mapping[str, Finding]) -> None:
     """Warns of what was guessed from the names and values of columns.
 
@@ -269,7 +288,7 @@ def warn(source: str, findings: Mapping[str, Finding]) -> None:
     dropped = {n: f for n, f in findings.items() if f.kind == "dropped" and not f.by_type}
     parts = [f"{n} is {_KINDS.get(f.kind, f.kind)} ({f.why})" for n, f in guessed.items()]
     parts += [f"{n} is left out ({f.why})" for n, f in dropped.items()]
-    if parts:
+    if parts and _warns.get():
         lines = [_other_line(n, f) for n, f in {**guessed, **dropped}.items()]
         warnings.warn(
             f"{source}: guessed from names and values: {'; '.join(parts)}. `twml-ops schema` "

@@ -210,8 +210,8 @@ def train_ensemble(
         callbacks=[lightgbm.early_stopping(_PATIENCE, verbose=False)],
     )
     best = booster.best_iteration
-    # LightGBM has one number of threads for the process. A call without it would set it to the
-    # number of cores while other threads train with buffers for one, and write past their ends.
+    # LightGBM keeps the number of threads for the whole process. A call without it would set it to
+    # the number of cores while other threads train with buffers for one, and write past their ends.
     logits = booster.predict(held_out[0], num_iteration=best, raw_score=True, num_threads=1)
     losses = log_losses(held_out, logits)
     trees = booster.dump_model(num_iteration=best)["tree_info"]

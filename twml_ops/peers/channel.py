@@ -368,10 +368,10 @@ class Channel:
             iteration, size = int(trailer["iteration"]), int(trailer["size"])
             if iteration <= self._last[sender]:
                 return None
-            # A torn trailer may name any size.
+            # A torn trailer may name any size, and a torn header or trailer any progress.
             data = self._at(slot, HEADER_BYTES, min(max(size, 0), self.capacity))
             header = self._at(slot, 0, HEADER_BYTES).view(HEADER)[0]
-            same = header["iteration"] == trailer["iteration"] and header["size"] == size
+            same = all(header[name] == trailer[name] for name in ("iteration", "size", "progress"))
             if same and 0 <= size <= self.capacity:
                 self.counts.overwritten += iteration - self._last[sender] - 1
                 self._last[sender] = iteration

@@ -5,8 +5,8 @@ A slot of a receiver has a header, the data of one message, and a trailer that r
     header (64 bytes) | data (capacity) | trailer (64 bytes)
 
 A sender completes each of the three before it begins the next. A receiver reads the trailer, the
-data and then the header. If both name the same message, the data were complete before it began to
-read, and no new message had begun when it ended; otherwise it skips the slot.
+data and then the header. If both say the same of a message, the data were complete before it began
+to read, and no new message had begun when it ended; otherwise it skips the slot.
 """
 
 from __future__ import annotations

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import base64
 import io
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import matplotlib as mpl
@@ -38,6 +40,8 @@ _STYLE = {
 
 Draw = Callable[[Axes], None]
 
+_styled_thread = threading.RLock()
+
 
 def svg(draw: Draw, width: float = 6.4, height: float = 3.6) -> str:
     """A plot as a `data:` URL. Width and height are in inches."""
@@ -46,14 +50,25 @@ def svg(draw: Draw, width: float = 6.4, height: float = 3.6) -> str:
 
 def figure(draw: Draw, width: float = 6.4, height: float = 3.6) -> Figure:
     """A plot as a figure. Width and height are in inches."""
-    with mpl.rc_context(_STYLE):
+    with _style():
         made = Figure(figsize=(width, height), layout="constrained")
         draw(made.add_subplot())
     return made
 
 
+@contextmanager
+def _style() -> Iterator[None]:
+    """Draws in the style of the report.
+
+    Matplotlib keeps the style for the whole process. Two threads that changed it at the same time
+    would draw with a part of it, and the later one would leave it behind.
+    """
+    with _styled_thread, mpl.rc_context(_STYLE):
+        yield
+
+
 def _svg(draw: Callable[[Figure], None], width: float, height: float) -> str:
-    with mpl.rc_context(_STYLE):
+    with _style():
         figure = Figure(figsize=(width, height), layout="constrained")
         draw(figure)
         out = io.BytesIO()

@@ -32,6 +32,8 @@ def train(
 ) -> RunResult:
     """Trains and evaluates a model in this process.
 
+    Trainings in several threads wait for each other, because seeds belong to the whole process.
+
     Args:
         config: what is trained, and how. Its defaults are the defaults of `twml-ops train`.
         data: training data; None: `config.data` is opened.
@@ -48,5 +50,7 @@ def train(
         ValueError: the model is unknown, or data cannot be read.
     """
     from twml_ops.training import run
+    from twml_ops.training.one_at_a_time import one_at_a_time
 
-    return run.train(config, data, eval, reporter=reporter, logs=logs, checkpoints=checkpoints)
+    with one_at_a_time():
+        return run.train(config, data, eval, reporter=reporter, logs=logs, checkpoints=checkpoints)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 from twml_ops._known_categories import Count, KnownCategories
 from twml_ops.data import Block, ColumnUses, DataWarning, Schema, Source, open_source, split_in_time
 from twml_ops.data.block import Array
+from twml_ops.data.column_uses import without_warnings
 from twml_ops.training.config import RunConfig
 
 if TYPE_CHECKING:
@@ -75,9 +76,8 @@ def open_pair(
         DataError: data or the schema cannot be read, or their features differ from the features of
             `like`.
     """
-    with warnings.catch_warnings():
-        if uses is not None:  # the caller prints the table of columns
-            warnings.filterwarnings("ignore", ".*: guessed from names", DataWarning)
+    # With `uses` the caller prints the table of columns.
+    with contextlib.nullcontext() if uses is None else without_warnings():
         train = open_source(data, like=like, schema=schema_file, uses=uses)
     if evaluation is not None:
         return train, open_source(evaluation, like=train.schema)

@@ -292,6 +292,7 @@ class ProgramReader {
       input.form = column.form;
       input.r = column.r;
       input.is_time = column.is_time;
+      input.separator = column.separator;
       program_.columns.push_back(std::move(input));
     }
     for (auto* inputs : {&program_.features, &program_.columns}) {

@@ -22,6 +22,7 @@ struct ProgramInput {
   Type type = Type::kFloat;           // of a dense array
   bool shape_known = true;            // of a dense array
   bool is_time = false;               // strings that are times
+  std::string separator;              // of the texts of a bag or of its weights; empty: not known
   std::vector<int64_t> dims;          // of a row of numbers or strings, if it is known
 
   // The number of strings of a row; 1 for columns.

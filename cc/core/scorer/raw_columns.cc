@@ -51,7 +51,7 @@ struct Category {
   // The column of the request.
   const std::string& column() const { return time ? time->column : name; }
 
-  std::string name, weights;
+  std::string name, weights, separator;
   CategoryHash hash;
   bool bag = false;
   std::optional<Time> time;
@@ -267,18 +267,21 @@ class Builder {
   Status ReadCategory(const Json& item) {
     const Json *const name = item.Find("name"), *const key = item.Find("key");
     const Json *const bag = item.Find("bag"), *const weights = item.Find("weights");
-    const Json* const typed = item.Find("typed");  // not there in older files
+    // Older files do not have these.
+    const Json *const typed = item.Find("typed"), *const separator = item.Find("separator");
     if (name == nullptr || !name->is(Json::Kind::kString) || key == nullptr ||
         key->items().size() != 2 || !key->items()[0].is(Json::Kind::kInteger) ||
         !key->items()[1].is(Json::Kind::kInteger) || bag == nullptr ||
         !bag->is(Json::Kind::kBool) || weights == nullptr ||
-        (typed != nullptr && !typed->is(Json::Kind::kBool))) {
+        (typed != nullptr && !typed->is(Json::Kind::kBool)) ||
+        (separator != nullptr && !separator->is(Json::Kind::kString))) {
       return Invalid("categories must have a name, a key of two integers, bag and weights");
     }
     const SipKey sip_key = {static_cast<uint64_t>(key->items()[0].integer()),
                             static_cast<uint64_t>(key->items()[1].integer())};
     categories_.push_back({name->string(),
                            weights->string(),
+                           separator == nullptr ? std::string() : separator->string(),
                            {sip_key, typed != nullptr && typed->boolean()},
                            bag->boolean(),
                            std::nullopt});
@@ -311,6 +314,7 @@ class Builder {
     for (const Category& c : categories_) {
       if (c.time) continue;
       TWML_RETURN_IF_ERROR(AddColumn(c.name, c.bag ? Form::kBagStrings : Form::kStrings));
+      columns_.back().separator = c.separator;
     }
     std::vector<std::string> times;  // each once, for all features that are made of it
     for (const Category& c : categories_) {
@@ -327,6 +331,7 @@ class Builder {
     for (const Category& c : categories_) {
       if (!c.bag || c.weights.empty()) continue;
       TWML_RETURN_IF_ERROR(AddColumn(c.weights, Form::kValues));
+      columns_.back().separator = c.separator;
       registers_.JoinEntries(Column(c.name), Column(c.weights));
     }
     return Status();

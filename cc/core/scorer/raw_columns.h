@@ -18,7 +18,8 @@ struct RawColumn {
   std::string name;
   Form form;
   Register r;
-  bool is_time = false;  // strings that are times
+  bool is_time = false;        // strings that are times
+  std::string separator = {};  // of the texts of a bag or of its weights; empty: not known
 };
 
 // Reads the member "raw" of a program, as twml_ops/export/raw_columns.py writes it. Adds the
