@@ -54,6 +54,15 @@ int32_t Guard(char* error, size_t error_size, const Function& function) {
   }
 }
 
+// The model that is served now; null if there is none, or no memory: no exception may reach C.
+std::shared_ptr<const Scorer> CurrentOf(const twml_ops_scorer* scorer) {
+  try {
+    return scorer == nullptr ? nullptr : scorer->model->Get();
+  } catch (const std::exception&) {
+    return nullptr;
+  }
+}
+
 const std::vector<ProgramInput>& InputsOf(const Scorer& scorer, int32_t set) {
   return set == TWML_OPS_COLUMNS ? scorer.columns() : scorer.features();
 }
@@ -236,16 +245,18 @@ twml_ops_threads* twml_ops_threads_new(int32_t num_threads) {
 void twml_ops_threads_free(twml_ops_threads* threads) { delete threads; }
 
 int64_t twml_ops_scorer_num_inputs(const twml_ops_scorer* scorer, int32_t set) {
-  if (scorer == nullptr || (set != TWML_OPS_FEATURES && set != TWML_OPS_COLUMNS)) return -1;
-  return static_cast<int64_t>(InputsOf(*scorer->model->Get(), set).size());
+  const std::shared_ptr<const Scorer> current = CurrentOf(scorer);
+  if (current == nullptr || (set != TWML_OPS_FEATURES && set != TWML_OPS_COLUMNS)) return -1;
+  return static_cast<int64_t>(InputsOf(*current, set).size());
 }
 
 int32_t twml_ops_scorer_input(const twml_ops_scorer* scorer, int32_t set, int64_t i,
                               twml_ops_input* input) {
-  if (i >= twml_ops_scorer_num_inputs(scorer, set) || input == nullptr) {
+  const std::shared_ptr<const Scorer> current = CurrentOf(scorer);
+  if (current == nullptr || (set != TWML_OPS_FEATURES && set != TWML_OPS_COLUMNS) ||
+      input == nullptr) {
     return TWML_OPS_SCORER_INVALID;
   }
-  const std::shared_ptr<const Scorer> current = scorer->model->Get();
   const auto& inputs = InputsOf(*current, set);
   if (i < 0 || i >= static_cast<int64_t>(inputs.size())) return TWML_OPS_SCORER_INVALID;
   const ProgramInput& found = inputs[static_cast<size_t>(i)];
@@ -261,17 +272,16 @@ int32_t twml_ops_scorer_input(const twml_ops_scorer* scorer, int32_t set, int64_
 }
 
 int64_t twml_ops_scorer_num_outputs(const twml_ops_scorer* scorer) {
-  if (scorer == nullptr) return -1;
-  return std::max<int64_t>(1, static_cast<int64_t>(scorer->model->Get()->outputs().size()));
+  const std::shared_ptr<const Scorer> current = CurrentOf(scorer);
+  if (current == nullptr) return -1;
+  return std::max<int64_t>(1, static_cast<int64_t>(current->outputs().size()));
 }
 
 int32_t twml_ops_scorer_output(const twml_ops_scorer* scorer, int64_t i, twml_ops_output* output) {
-  if (i < 0 || i >= twml_ops_scorer_num_outputs(scorer) || output == nullptr) {
-    return TWML_OPS_SCORER_INVALID;
-  }
-  const std::shared_ptr<const Scorer> current = scorer->model->Get();
+  const std::shared_ptr<const Scorer> current = CurrentOf(scorer);
+  if (current == nullptr || i < 0 || output == nullptr) return TWML_OPS_SCORER_INVALID;
   const auto& outputs = current->outputs();
-  if (outputs.empty()) {
+  if (outputs.empty() && i == 0) {
     *output = {current->output_name().c_str(), 0, current->output_width()};
     return TWML_OPS_SCORER_OK;
   }
@@ -282,7 +292,8 @@ int32_t twml_ops_scorer_output(const twml_ops_scorer* scorer, int64_t i, twml_op
 }
 
 int64_t twml_ops_scorer_output_width(const twml_ops_scorer* scorer) {
-  return scorer == nullptr ? -1 : scorer->model->Get()->output_width();
+  const std::shared_ptr<const Scorer> current = CurrentOf(scorer);
+  return current == nullptr ? -1 : current->output_width();
 }
 
 int32_t twml_ops_scorer_predict(const twml_ops_scorer* scorer, const twml_ops_request* request,
