@@ -33,9 +33,11 @@ bool IdsInRange(Span<const Id> ids, int64_t input_dim) {
   // If the id space is wider than Id, only negative ids are out of range.
   const auto max_id = static_cast<int64_t>(std::numeric_limits<Id>::max());
   const auto last = static_cast<Unsigned>(std::min(input_dim - 1, max_id));
-  bool bad = false;  // no early exit, which lets the compiler vectorize
-  for (const Id id : ids) bad |= static_cast<Unsigned>(id) > last;
-  return !bad;
+  // The sign of id or that of last - id is set if the id is out of range. There is no early exit
+  // and no comparison, so that the compiler vectorizes the loop on any CPU.
+  Unsigned signs = 0;
+  for (const Id id : ids) signs |= static_cast<Unsigned>(id) | (last - static_cast<Unsigned>(id));
+  return signs >> (8 * sizeof(Id) - 1) == 0;
 }
 
 template <class Id>
