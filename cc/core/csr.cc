@@ -43,7 +43,9 @@ bool IdsInRange(Span<const Id> ids, int64_t input_dim) {
 template <class Id>
 Status CheckIds(Span<const Id> ids, int64_t input_dim, const ParallelFor& parallel_for) {
   FirstPosition bad_id;
-  parallel_for(ids.size(), 1, [&](int64_t begin, int64_t end) {
+  constexpr int64_t kBlock = 16;  // ids, in 3 nanoseconds
+  parallel_for((ids.size() + kBlock - 1) / kBlock, 3, [&](int64_t first, int64_t last) {
+    const int64_t begin = first * kBlock, end = std::min(last * kBlock, ids.size());
     if (IdsInRange<Id>({ids.data() + begin, end - begin}, input_dim)) return;
     int64_t k = begin;
     while (IdsInRange<Id>({ids.data() + k, 1}, input_dim)) ++k;

@@ -202,8 +202,10 @@ template <class Row, class Position, class Id>
 Groups<Id, Row> GroupByCode(const Csr<Id>& batch, Span<const uint32_t> codes,
                             const ParallelFor& parallel_for) {
   const int64_t n = codes.size(), num_ids = batch.ids.size();
-  // The counters of all chunks take no more memory than the entries.
-  const auto chunks = std::clamp<int64_t>(n / std::max(kEntriesPerChunk, num_ids), 1, kMaxChunks);
+  // The counters of all chunks take no more memory than the entries. To wake other threads does not
+  // pay for less than half a millisecond.
+  constexpr int64_t kCodesPerChunk = 1 << 17;
+  const auto chunks = std::clamp<int64_t>(n / std::max(kCodesPerChunk, num_ids), 1, kMaxChunks);
   const Scratch<Position> counts(chunks * num_ids);
   const uint32_t* const code_of = codes.data();
   const auto for_each_chunk = [&](auto body) {
