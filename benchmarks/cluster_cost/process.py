@@ -13,8 +13,6 @@ import resource
 import sys
 from typing import Any
 
-WARM_UP_STEPS = 100  # or the next multiple of `steps_per_execution`
-
 
 class Meter:
     """Measures the CPU time of this process from one moment to another."""
@@ -71,8 +69,7 @@ def train_in_cluster(setting: dict[str, Any], meter: Meter) -> None:
     own = range(len(setting["servers"])) if setting["servers_in_worker"] else ()
     cluster = Cluster(setting["servers"], setting["workers"], own_servers=own)
     cluster.connect(60)
-    together = setting["options"]["steps_per_execution"]
-    warm_up = -(-WARM_UP_STEPS // together) * together
+    warm_up = setting["warm_up"]
     steps = warm_up + setting["steps"]
     training = TRAININGS[setting["training"]](steps)
     trainer = HybridTrainer(
@@ -95,18 +92,18 @@ def train_alone(setting: dict[str, Any], meter: Meter) -> None:
 
     from benchmarks.cluster_cost.trainings import TRAININGS
 
-    steps = setting["steps"]
-    training = TRAININGS[setting["training"]](WARM_UP_STEPS + steps)
+    warm_up = setting["warm_up"]
+    steps = warm_up + setting["steps"]
+    training = TRAININGS[setting["training"]](steps)
     model = training.model()
     model.compile(training.optimizer, training.loss, jit_compile=False)
 
     class MeterCallback(tf.keras.callbacks.Callback):
         def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-            if batch == WARM_UP_STEPS - 1:
+            if batch == warm_up - 1:
                 meter.start()
 
-    every = WARM_UP_STEPS + steps
-    model.fit(training.batches(0), steps_per_epoch=every, callbacks=[MeterCallback()], verbose=0)
+    model.fit(training.batches(0), steps_per_epoch=steps, callbacks=[MeterCallback()], verbose=0)
     meter.stop()
 
 

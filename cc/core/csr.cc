@@ -33,15 +33,19 @@ bool IdsInRange(Span<const Id> ids, int64_t input_dim) {
   // If the id space is wider than Id, only negative ids are out of range.
   const auto max_id = static_cast<int64_t>(std::numeric_limits<Id>::max());
   const auto last = static_cast<Unsigned>(std::min(input_dim - 1, max_id));
-  bool bad = false;  // no early exit, which lets the compiler vectorize
-  for (const Id id : ids) bad |= static_cast<Unsigned>(id) > last;
-  return !bad;
+  // The sign of id or that of last - id is set if the id is out of range. There is no early exit
+  // and no comparison, so that the compiler vectorizes the loop on any CPU.
+  Unsigned signs = 0;
+  for (const Id id : ids) signs |= static_cast<Unsigned>(id) | (last - static_cast<Unsigned>(id));
+  return signs >> (8 * sizeof(Id) - 1) == 0;
 }
 
 template <class Id>
 Status CheckIds(Span<const Id> ids, int64_t input_dim, const ParallelFor& parallel_for) {
   FirstPosition bad_id;
-  parallel_for(ids.size(), 1, [&](int64_t begin, int64_t end) {
+  constexpr int64_t kBlock = 16;  // ids, in 3 nanoseconds
+  parallel_for((ids.size() + kBlock - 1) / kBlock, 3, [&](int64_t first, int64_t last) {
+    const int64_t begin = first * kBlock, end = std::min(last * kBlock, ids.size());
     if (IdsInRange<Id>({ids.data() + begin, end - begin}, input_dim)) return;
     int64_t k = begin;
     while (IdsInRange<Id>({ids.data() + k, 1}, input_dim)) ++k;

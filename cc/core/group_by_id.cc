@@ -202,9 +202,12 @@ template <class Row, class Position, class Id>
 Groups<Id, Row> GroupByCode(const Csr<Id>& batch, Span<const uint32_t> codes,
                             const ParallelFor& parallel_for) {
   const int64_t n = codes.size(), num_ids = batch.ids.size();
-  // The counters of all chunks take no more memory than the entries.
-  const auto chunks = std::clamp<int64_t>(n / std::max(kEntriesPerChunk, num_ids), 1, kMaxChunks);
+  // The counters of all chunks take no more memory than the entries. To wake other threads does not
+  // pay for less than half a millisecond.
+  constexpr int64_t kCodesPerChunk = 1 << 17;
+  const auto chunks = std::clamp<int64_t>(n / std::max(kCodesPerChunk, num_ids), 1, kMaxChunks);
   const Scratch<Position> counts(chunks * num_ids);
+  const uint32_t* const code_of = codes.data();
   const auto for_each_chunk = [&](auto body) {
     parallel_for(chunks, 2 * n / chunks + 1, [&](int64_t first, int64_t last) {
       for (int64_t c = first; c < last; ++c) {
@@ -214,7 +217,7 @@ Groups<Id, Row> GroupByCode(const Csr<Id>& batch, Span<const uint32_t> codes,
   };
   for_each_chunk([&](Position* of_chunk, int64_t begin, int64_t end) {
     std::fill_n(of_chunk, num_ids, 0);
-    for (int64_t k = begin; k < end; ++k) ++of_chunk[codes[k]];
+    for (int64_t k = begin; k < end; ++k) ++of_chunk[code_of[k]];
   });
   Groups<Id, Row> groups;
   groups.num_groups = num_ids;
@@ -223,29 +226,33 @@ Groups<Id, Row> GroupByCode(const Csr<Id>& batch, Span<const uint32_t> codes,
   groups.rows = Scratch<Row>(n);
   groups.values = Scratch<float>(batch.binary ? 0 : n);
   std::copy_n(batch.ids.data(), num_ids, groups.ids.data());
+  int64_t* const splits = groups.splits.data();
+  Position* const of_first = counts.data();
   Position at = 0;
   for (int64_t u = 0; u < num_ids; ++u) {
-    groups.splits[u] = at;
-    for (int64_t c = 0; c < chunks; ++c) at += std::exchange(counts[c * num_ids + u], at);
+    splits[u] = at;
+    for (int64_t c = 0; c < chunks; ++c) at += std::exchange(of_first[c * num_ids + u], at);
   }
-  groups.splits[num_ids] = at;
+  splits[num_ids] = at;
+  Row* const rows = groups.rows.data();
   const auto scatter = [&](auto write) {
     for_each_chunk([&](Position* positions, int64_t begin, int64_t end) {
+      constexpr int64_t kAhead = 16;
       ForEachRow(batch.row_splits, begin, end,
                  [&](int64_t k, int64_t row) __attribute__((always_inline)) {
-                   write(positions[codes[k]]++, k, static_cast<Row>(row));
+                   const uint32_t later = code_of[std::min(k + kAhead, n - 1)];
+                   __builtin_prefetch(rows + positions[later], 1);
+                   const Position to = positions[code_of[k]]++;
+                   rows[to] = static_cast<Row>(row);
+                   write(to, k);
                  });
     });
   };
-  Row* const rows = groups.rows.data();
-  float* const values = groups.values.data();
   if (batch.binary) {
-    scatter([=](Position to, int64_t, Row row) { rows[to] = row; });
+    scatter([](Position, int64_t) {});
   } else {
-    scatter([=, &batch](Position to, int64_t k, Row row) {
-      rows[to] = row;
-      values[to] = batch.values[k];
-    });
+    float* const values = groups.values.data();
+    scatter([=, &batch](Position to, int64_t k) { values[to] = batch.values[k]; });
   }
   return groups;
 }
@@ -369,10 +376,13 @@ Status GroupCodedBatch(const Csr<Id>& batch, Span<const uint32_t> codes, int64_t
     return Invalid("distinct ids must increase, but ids[", not_greater - batch.ids.begin(),
                    "] = ", *not_greater, " is followed by ", *(not_greater + 1));
   }
-  uint32_t largest = 0;
-  for (const uint32_t code : codes) largest = std::max(largest, code);
-  if (n > 0 && static_cast<int64_t>(largest) >= num_ids) {
-    return Invalid("codes must be in [0, ", num_ids, "), got ", largest);
+  const Span<const int32_t> narrow(reinterpret_cast<const int32_t*>(codes.data()), n);
+  if (num_ids > std::numeric_limits<int32_t>::max() || !IdsInRange(narrow, num_ids)) {
+    uint32_t largest = 0;
+    for (const uint32_t code : codes) largest = std::max(largest, code);
+    if (n > 0 && static_cast<int64_t>(largest) >= num_ids) {
+      return Invalid("codes must be in [0, ", num_ids, "), got ", largest);
+    }
   }
   grouped->num_rows = batch.num_rows();
   grouped->num_entries = n;

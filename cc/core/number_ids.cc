@@ -34,11 +34,12 @@ bool NumberByTable(Span<const Id> ids, int64_t input_dim, int64_t sample,
   for (int64_t k = sample; k < ids.size(); ++k) add(ids[k]);
   numbered->distinct = SharedScratch<Id>(std::min(input_dim, ids.size()));
   const Scratch<uint32_t> code_of(input_dim);
+  Id* const distinct = numbered->distinct.data();
   uint32_t next = 0;
   for (int64_t w = 0; w < words; ++w) {
     for (uint64_t left = occurs[w]; left != 0; left &= left - 1) {
       const int64_t id = 64 * w + __builtin_ctzll(left);
-      numbered->distinct[next] = static_cast<Id>(id);
+      distinct[next] = static_cast<Id>(id);
       code_of[id] = next++;
     }
   }

@@ -61,16 +61,26 @@ void WriteBits(int64_t count, int bits, Item item, uint8_t* out) {
     std::memcpy(out, &word, sizeof(word));
     out += sizeof(word);
   };
-  for (int64_t i = 0; i < count; ++i) {
-    const uint64_t value = item(i);
+  const auto add = [&](uint64_t value, int width) {  // less than 64 bits
     word |= value << used;
-    used += bits;
+    used += width;
     if (used >= 64) {
       flush();
       used -= 64;
-      word = value >> (bits - used);
+      word = value >> (width - used);
     }
+  };
+  int64_t i = 0;
+  if (4 * bits < 64) {  // the processor joins four items at the same time
+    for (; i + 4 <= count; i += 4) {
+      const uint64_t low = item(i) | item(i + 1) << bits;
+      const uint64_t high = item(i + 2) | item(i + 3) << bits;
+      add(low | high << 2 * bits, 4 * bits);
+    }
+  } else if (2 * bits < 64) {
+    for (; i + 2 <= count; i += 2) add(item(i) | item(i + 1) << bits, 2 * bits);
   }
+  for (; i < count; ++i) add(item(i), bits);
   if (used > 0) flush();
   word = 0;
   flush();
@@ -80,21 +90,37 @@ void WriteBits(int64_t count, int bits, Item item, uint8_t* out) {
 template <class Visit>
 void ReadBits(const uint8_t* from, int64_t count, int bits, Visit visit) {
   const uint64_t mask = (uint64_t{1} << bits) - 1;
-  int64_t at = 0;
-  if (bits <= 57) {  // the bytes of an item are within one unaligned word
-    for (int64_t i = 0; i < count; ++i, at += bits) {
-      uint64_t word;
-      std::memcpy(&word, from + at / 8, sizeof(word));
-      visit(i, word >> (at % 8) & mask);
+  int64_t i = 0, at = 0;
+  if (bits > 57) {
+    for (; i < count; ++i, at += bits) {
+      uint64_t words[2];
+      std::memcpy(words, from + at / 64 * 8, sizeof(words));
+      const int shift = static_cast<int>(at % 64);
+      visit(i, (words[0] >> shift | words[1] << 1 << (63 - shift)) & mask);
     }
     return;
   }
-  for (int64_t i = 0; i < count; ++i, at += bits) {
-    uint64_t words[2];
-    std::memcpy(words, from + at / 64 * 8, sizeof(words));
-    const int shift = static_cast<int>(at % 64);
-    visit(i, (words[0] >> shift | words[1] << 1 << (63 - shift)) & mask);
+  const auto word_at = [&](int64_t bit) {  // has the 57 bits that begin there
+    uint64_t word;
+    std::memcpy(&word, from + bit / 8, sizeof(word));
+    return word >> (bit % 8);
+  };
+  if (4 * bits <= 57) {
+    for (; i + 4 <= count; i += 4, at += 4 * bits) {
+      const uint64_t word = word_at(at);
+      visit(i, word & mask);
+      visit(i + 1, word >> bits & mask);
+      visit(i + 2, word >> 2 * bits & mask);
+      visit(i + 3, word >> 3 * bits & mask);
+    }
+  } else if (2 * bits <= 57) {
+    for (; i + 2 <= count; i += 2, at += 2 * bits) {
+      const uint64_t word = word_at(at);
+      visit(i, word & mask);
+      visit(i + 1, word >> bits & mask);
+    }
   }
+  for (; i < count; ++i, at += bits) visit(i, word_at(at) & mask);
 }
 
 // Serializes the entries of all parts.
@@ -148,13 +174,18 @@ class Packer {
     const Id* const ids = ids_ + begin_[p];
     const auto plain = [&](int64_t k) { return static_cast<uint64_t>(ids[k]); };
     std::memcpy(out, &h, sizeof(h));
-    WriteBits(rows_, h.length_bits, [&](int64_t b) { return Length(p, b); }, out + at.lengths);
+    WriteBits(
+        rows_, h.length_bits, [&](int64_t b) { return static_cast<uint64_t>(Length(p, b)); },
+        out + at.lengths);
     if (h.code_bits == 0) {
       WriteBits(h.entries, h.id_bits, plain, out + at.ids);
     } else {
-      const auto gap = [&](int64_t u) { return GapBefore(part.numbered.distinct, u); };
+      const NumberedIds<Id>& numbered = part.numbered;
+      const Id* const distinct = numbered.distinct.data();
+      const auto gap = [=](int64_t u) { return GapBefore(distinct, u); };
       WriteBits(h.distinct, h.id_bits, gap, out + at.ids);
-      const auto code = [&](int64_t k) { return part.numbered.codes[k]; };
+      const uint32_t* const codes = numbered.codes.data();
+      const auto code = [=](int64_t k) { return uint64_t{codes[k]}; };
       WriteBits(h.entries, h.code_bits, code, out + at.codes);
     }
     if (!binary_ && h.entries > 0) {
@@ -175,34 +206,67 @@ class Packer {
     return splits[b + 1] - splits[b];
   }
 
+  // Where the next entry of each of many parts goes. Consecutive entries of one part wait for the
+  // counter in memory.
+  struct Counters {
+    int64_t* next;
+    int64_t Take(int64_t part) { return next[part]++; }
+    int64_t Next(int64_t part) const { return next[part]; }
+  };
+  // The same for two parts, in registers.
+  struct TwoCounters {
+    int64_t first, second;
+    int64_t Take(int64_t part) {
+      const int64_t at = Next(part);
+      second += part;
+      first += 1 - part;
+      return at;
+    }
+    int64_t Next(int64_t part) const { return first + (-part & (second - first)); }  // no branch
+  };
+
   template <class PartOf, class LocalOf>
   void Partition(const Csr<Id>& batch, PartOf part_of, LocalOf local_of) {
-    for (const Id id : batch.ids) ++begin_[static_cast<int64_t>(part_of(id)) + 1];
+    const auto part = [=](Id id) __attribute__((always_inline)) {
+      return static_cast<int64_t>(part_of(id));
+    };
+    if (parts_ == 2) {
+      int64_t of_second = 0;
+      for (const Id id : batch.ids) of_second += part(id);
+      begin_ = {0, batch.num_entries() - of_second, batch.num_entries()};
+      return Distribute(batch, part, local_of, TwoCounters{begin_[0], begin_[1]});
+    }
+    for (const Id id : batch.ids) ++begin_[part(id) + 1];
     for (int64_t p = 0; p < parts_; ++p) begin_[p + 1] += begin_[p];
+    std::vector<int64_t> next(begin_.begin(), begin_.end() - 1);
+    Distribute(batch, part, local_of, Counters{next.data()});
+  }
+
+  // Writes the entries of all parts. `next` are the positions where the parts begin.
+  template <class PartOf, class LocalOf, class Positions>
+  void Distribute(const Csr<Id>& batch, PartOf part_of, LocalOf local_of, Positions next) {
     partitioned_ids_ = Scratch<Id>(batch.num_entries());
     partitioned_values_ = Scratch<float>(binary_ ? 0 : batch.num_entries());
     partitioned_splits_ = Scratch<int64_t>(parts_ * (rows_ + 1));
-    std::vector<int64_t> positions(begin_.begin(), begin_.end() - 1);
     // Copies, since a compiler has to assume that an id which is written changes what is read.
-    int64_t* const next = positions.data();
     const Id *from = batch.ids.data(), *const first = from;
     Id* const ids = partitioned_ids_.data();
     float* const values = partitioned_values_.data();
+    int64_t* const splits = partitioned_splits_.data();
     for (int64_t b = 0;; ++b) {
-      for (int64_t p = 0; p < parts_; ++p)
-        partitioned_splits_[p * (rows_ + 1) + b] = next[p] - begin_[p];
+      for (int64_t p = 0; p < parts_; ++p) splits[p * (rows_ + 1) + b] = next.Next(p) - begin_[p];
       if (b == rows_) break;
       const Id* const end = first + batch.row_splits[b + 1];
       for (; from < end; ++from) {
         const Id id = *from;
-        const int64_t to = next[static_cast<int64_t>(part_of(id))]++;
+        const int64_t to = next.Take(part_of(id));
         ids[to] = static_cast<Id>(local_of(id));
         if (!binary_) values[to] = batch.values[from - first];
       }
     }
-    ids_ = partitioned_ids_.data();
-    values_ = partitioned_values_.data();
-    splits_ = partitioned_splits_.data();
+    ids_ = ids;
+    values_ = values;
+    splits_ = splits;
   }
 
   void FindDistinct(int64_t p) {
@@ -215,8 +279,9 @@ class Packer {
     if (!NumberIds(Span<const Id>(ids, n), largest_id_ + 1, sample, &numbered)) return;
     const int64_t distinct = numbered.num_distinct;
     uint64_t largest_gap = 0;
+    const Id* const of_number = numbered.distinct.data();
     for (int64_t u = 0; u < distinct; ++u) {
-      largest_gap = std::max(largest_gap, GapBefore(numbered.distinct, u));
+      largest_gap = std::max(largest_gap, GapBefore(of_number, u));
     }
     const int gap_bits = BitsOf(largest_gap);
     const int code_bits = BitsOf(static_cast<uint64_t>(distinct - 1));
@@ -227,7 +292,7 @@ class Packer {
   }
 
   // How many numbers are between a distinct id and the one before, or below the first one.
-  static uint64_t GapBefore(const SharedScratch<Id>& distinct, int64_t u) {
+  static uint64_t GapBefore(const Id* distinct, int64_t u) {
     const auto id = static_cast<uint64_t>(distinct[u]);
     return u == 0 ? id : id - static_cast<uint64_t>(distinct[u - 1]) - 1;
   }
@@ -318,16 +383,17 @@ Status CheckLengthsAndIds(const Header& h, const uint8_t* message) {
   return Status();
 }
 
-// The codes of the entries, of which there is at least one.
-Status ReadCodes(const Header& h, const uint8_t* from, Scratch<uint32_t>* codes) {
-  *codes = Scratch<uint32_t>(h.entries);
-  uint32_t* const to = codes->data();
+// Calls visit(k, code) for the codes of the entries, of which there is at least one. A code that is
+// too large is passed as the largest that is valid, and makes the result an error.
+template <class Visit>
+Status ForCodes(const Header& h, const uint8_t* from, Visit visit) {
+  const auto last = static_cast<uint64_t>(h.distinct - 1);
   uint64_t largest = 0;
   ReadBits(from, h.entries, h.code_bits, [&](int64_t k, uint64_t code) {
-    to[k] = static_cast<uint32_t>(code);
     largest = std::max(largest, code);
+    visit(k, static_cast<uint32_t>(std::min(code, last)));
   });
-  return largest < static_cast<uint64_t>(h.distinct) ? Status() : WrongCounts();
+  return largest <= last ? Status() : WrongCounts();
 }
 
 template <class Id>
@@ -371,8 +437,6 @@ Status UnpackEntries(Span<const uint8_t> packed, const AllocateUnpacked<Id>& all
   const Layout at = LayoutOf(h);
   const uint8_t* const from = packed.data();
   TWML_RETURN_IF_ERROR(CheckLengthsAndIds<Id>(h, from));
-  Scratch<uint32_t> codes;
-  if (h.code_bits != 0) TWML_RETURN_IF_ERROR(ReadCodes(h, from + at.codes, &codes));
   const UnpackedEntries<Id> out = allocate(h.entries, h.rows, h.binary != 0);
   if (out.ids == nullptr) return Status();
   ReadRowSplits(h, from + at.lengths, out.row_splits);
@@ -381,7 +445,9 @@ Status UnpackEntries(Span<const uint8_t> packed, const AllocateUnpacked<Id>& all
   } else {
     const Scratch<Id> distinct(h.distinct);
     ReadIds(h, from + at.ids, distinct.data());
-    for (int64_t k = 0; k < h.entries; ++k) out.ids[k] = distinct[codes[k]];
+    Id *const ids = out.ids, *const of_code = distinct.data();
+    TWML_RETURN_IF_ERROR(
+        ForCodes(h, from + at.codes, [=](int64_t k, uint32_t code) { ids[k] = of_code[code]; }));
   }
   if (h.binary == 0 && h.entries > 0) {
     std::memcpy(out.values, from + at.values, h.entries * sizeof(float));
@@ -416,8 +482,10 @@ Status GroupPackedEntries(Span<const uint8_t> packed, bool binary, int64_t input
   batch.row_splits = Span<const int64_t>(row_splits.data(), h.rows + 1);
   batch.binary = binary;
   if (h.code_bits == 0) return GroupBatch<Id>(batch, input_dim, nullptr, parallel_for, grouped);
-  Scratch<uint32_t> codes;
-  TWML_RETURN_IF_ERROR(ReadCodes(h, from + at.codes, &codes));
+  const Scratch<uint32_t> codes(h.entries);
+  uint32_t* const to = codes.data();
+  TWML_RETURN_IF_ERROR(
+      ForCodes(h, from + at.codes, [=](int64_t k, uint32_t code) { to[k] = code; }));
   return GroupCodedBatch(batch, Span<const uint32_t>(codes.data(), h.entries), input_dim,
                          parallel_for, grouped);
 }

@@ -45,9 +45,10 @@ using AllocateUnpacked =
     std::function<UnpackedEntries<Id>(int64_t entries, int64_t rows, bool binary)>;
 
 // Reads a message of PackEntries. No bytes make it read or write out of bounds, but the ids may be
-// any numbers that fit into Id. The whole message is validated before `allocate` is called, which
-// is asked for at most kMaxUnpackedBytesPerByte bytes per byte of the message: a batch of many
-// empty rows has an item of 8 bytes for each bit.
+// any numbers that fit into Id. The sizes are validated before `allocate` is called, which is asked
+// for at most kMaxUnpackedBytesPerByte bytes per byte of the message: a batch of many empty rows
+// has an item of 8 bytes for each bit. If the codes are found to be invalid afterwards, what was
+// written is undefined.
 constexpr int64_t kMaxUnpackedBytesPerByte = 64;
 template <class Id>
 Status UnpackEntries(Span<const uint8_t> packed, const AllocateUnpacked<Id>& allocate);

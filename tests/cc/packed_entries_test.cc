@@ -183,7 +183,7 @@ auto ContentOf(const GroupedBatch<Id>& grouped) {
 
 TEST(GroupPackedEntries, IsTheGroupingOfTheBatch) {
   for (const auto& lengths : std::vector<std::vector<int64_t>>{
-           {}, {0, 0}, {1}, {63, 64, 65, 0, 128}, {0, 40000, 0, 30000, 0}}) {
+           {}, {0, 0}, {1}, {63, 64, 65, 0, 128}, {0, 140000, 0, 130000, 0}}) {
     for (const int64_t dim : {1, 3, 300, 50000}) {
       const auto batch = RandomBatch<int32_t>(lengths, dim);
       for (const bool binary : {false, true}) {
