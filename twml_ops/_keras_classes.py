@@ -32,7 +32,8 @@ CLASSES = {
     "layers": "BoostedTrees CategoryRows CountStatistics Cross DotInteraction DynamicLookup "
     "DynamicSparseLinear FactorizationMachine FieldEmbedding FieldLogarithms FieldQuantiles "
     "GroupedSparseLinear HashingDiscretizer IsotonicCalibration MDLDiscretizer MaxNorm "
-    "OnlineStandardize PercentileDiscretizer PlattScaling SparseLinear StringHash TargetStatistics",
+    "OnlineStandardize PercentileDiscretizer PlattScaling SparseLinear StringHash TargetStatistics "
+    "TowerModule",
     "metrics": "CalibrationRatio ExactPRAUC ExactROCAUC NormalizedEntropy PRAUC ROCAUC "
     "RelativeCrossEntropy Segmented Windowed",
     "models": "Bias HashedIds MeanLogit SigmoidOfMeanLogit SplitLabels",

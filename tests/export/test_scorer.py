@@ -145,7 +145,10 @@ def test_interactions_score_as_in_keras(tmp_path, rank, stacked):
     crossed = layers.Cross(rank, **random)(joined, crossed)
     pairs = layers.FactorizationMachine(pool=False)(fields)
     alone = layers.FactorizationMachine()(side if stacked else [fields["b"], fields["c"]])
-    out = tf.keras.layers.Concatenate()([crossed, pairs, alone])
+    parts = [crossed, pairs, alone]
+    if stacked:
+        parts.append(layers.TowerModule(0.5, rank=rank, num_crosses=2)(side))
+    out = tf.keras.layers.Concatenate()(parts)
     inputs = [ids, values, side] if stacked else [ids, values]
     model = tf.keras.Model(inputs, out)
     flat, weights, splits = batch()

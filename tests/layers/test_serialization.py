@@ -45,6 +45,7 @@ OF_LAYERS = {
     ),
     "StringHash": lambda: layers.StringHash(["user", "item"]),
     "TargetStatistics": lambda: layers.TargetStatistics(2, time_boundaries=[7], output="mean"),
+    "TowerModule": lambda: layers.TowerModule(0.5, (2, 0), num_crosses=2, rank=3),
 }
 OF_OPTIMIZERS = {
     "SGD": lambda: optimizers.SGD(0.5, clipnorm=1.0),

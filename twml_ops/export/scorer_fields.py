@@ -202,6 +202,46 @@ def _columns(program: Program, register: str, begin: int, size: int) -> str:
     return out
 
 
+def _cross(program: Program, layer: Any, call: LayerCall) -> list[Any]:
+    x0, x = (program.dense(key, layer.name) for key in (call.inputs[0], call.inputs[-1]))
+    return [Dense(_crossed(program, layer, x0, x))]
+
+
+def _crossed(program: Program, layer: layers.Cross, x0: str, x: str) -> str:
+    """Appends the steps of a `Cross` layer on two registers."""
+    factors = [layer.kernel] if layer.rank is None else [layer.kernel_u, layer.kernel_v]
+    product = x
+    for factor in factors:
+        arrays = {"kernel": program.value(factor)}
+        if layer.use_bias and factor is factors[-1]:
+            arrays["bias"] = program.value(layer.bias)
+        before, product = product, program.new()
+        program.step("dense", [before], [product], arrays)
+    product = program.activated(product, layer.activation, layer.name)
+    out = program.new()
+    program.step("cross", [x0, x, product], [out], diag_scale=layer.diag_scale)
+    return out
+
+
+def _tower_module(program: Program, layer: Any, call: LayerCall) -> list[Any]:
+    flat, units = program.new(), layer.units
+    program.step("reshape", [program.dense(call.inputs[0], layer.name)], [flat], shape=[-1])
+    x0 = flat
+    if layer.fields is not None:
+        vectors: list[str | None] = [
+            _columns(program, flat, f * units, units) for f in layer.fields
+        ]
+        x0 = program.new()
+        program.step("concatenate", vectors, [x0], axis=-1)
+    x = x0
+    for cross in layer.crosses:
+        x = _crossed(program, cross, x0, x)
+    out = program.new()
+    arrays = {"kernel": program.value(layer.kernel), "bias": program.value(layer.bias)}
+    program.step("dense", [x], [out], arrays)
+    return [Dense(out)]
+
+
 def _category_statistics(program: Program, layer: Any, call: LayerCall) -> list[Any]:
     """In inference a statistic is a function of the category, so each has one number."""
     keys = program.value(layer.state_variables[0])
@@ -257,11 +297,13 @@ FIELD_LAYERS: dict[Any, CompileLayer] = {
     layers.BoostedTrees: _boosted_trees,
     layers.CategoryRows: _category_rows,
     layers.CountStatistics: _category_statistics,
+    layers.Cross: _cross,
     layers.DotInteraction: _dot_interaction,
     layers.FieldEmbedding: _field_embedding,
     layers.FieldLogarithms: _field_logarithms,
     layers.FieldQuantiles: _field_quantiles,
     layers.TargetStatistics: _category_statistics,
+    layers.TowerModule: _tower_module,
     tf.keras.layers.Dot: _dot,
     tf.keras.layers.Flatten: _reshape,
     tf.keras.layers.Rescaling: _rescaling,
