@@ -42,7 +42,7 @@ def numpy_tower(layer, x):
     outputs = []
     for row in x.astype(np.float64):
         x0 = y = np.concatenate([row[f] for f in layer.fields or range(F)])
-        for cross in layer.crosses:
+        for cross in layer.cross_layers():
             *factors, bias = (np.asarray(w, np.float64) for w in cross.get_weights())
             product = y
             for factor in factors:

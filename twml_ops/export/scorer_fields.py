@@ -234,7 +234,7 @@ def _tower_module(program: Program, layer: Any, call: LayerCall) -> list[Any]:
         x0 = program.new()
         program.step("concatenate", vectors, [x0], axis=-1)
     x = x0
-    for cross in layer.crosses:
+    for cross in layer.cross_layers():
         x = _crossed(program, cross, x0, x)
     out = program.new()
     arrays = {"kernel": program.value(layer.kernel), "bias": program.value(layer.bias)}

@@ -70,16 +70,16 @@ class TowerModule(tf.keras.layers.Layer):
         self.kernel: Any = None
         self.bias: Any = None
 
-    @property
-    def crosses(self) -> list[Cross]:
-        """The layers, in the order in which they are applied."""
+    # Not a property: Keras 2 would save the list, under other names than Keras 3 saves its layers.
+    def cross_layers(self) -> list[Cross]:
+        """Returns the `Cross` layers in the order in which they are applied."""
         return [getattr(self, f"cross_{i}") for i in range(self.num_crosses)]
 
     def build(self, input_shape: Any) -> None:
         """Creates the weights of the crosses and of the projection."""
         width, outputs = self._widths(input_shape)
         self.units = int(input_shape[-1])
-        for cross in self.crosses:
+        for cross in self.cross_layers():
             if not cross.built:  # Keras 3 builds layers of a config that were built before
                 with tf.name_scope(cross.name):  # Keras 2 names weights by it
                     cross.build((None, width))
@@ -123,7 +123,7 @@ class TowerModule(tf.keras.layers.Layer):
             vectors = tf.unstack(inputs, num=count, axis=1)
             x0 = tf.concat([vectors[f] for f in self.fields], axis=1)
         x = x0
-        for cross in self.crosses:
+        for cross in self.cross_layers():
             x = cross(x0, x)
         product = tf.linalg.matmul(x, tf.convert_to_tensor(self.kernel))
         return product + tf.convert_to_tensor(self.bias)
