@@ -72,7 +72,11 @@ class TowerModule(tf.keras.layers.Layer):
 
     # Not a property: Keras 2 would save the list, under other names than Keras 3 saves its layers.
     def cross_layers(self) -> list[Cross]:
-        """Returns the `Cross` layers in the order in which they are applied."""
+        """The crosses of the tower.
+
+        Returns:
+            `num_crosses` layers, in the order in which they are applied.
+        """
         return [getattr(self, f"cross_{i}") for i in range(self.num_crosses)]
 
     def build(self, input_shape: Any) -> None:
