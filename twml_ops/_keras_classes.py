@@ -27,13 +27,13 @@ RESEARCH = (
     "FieldLinear",
     "LearnedHash",
     "Shampoo",
+    "TowerModule",
 )
 CLASSES = {
     "layers": "BoostedTrees CategoryRows CountStatistics Cross DotInteraction DynamicLookup "
     "DynamicSparseLinear FactorizationMachine FieldEmbedding FieldLogarithms FieldQuantiles "
     "GroupedSparseLinear HashingDiscretizer IsotonicCalibration MDLDiscretizer MaxNorm "
-    "OnlineStandardize PercentileDiscretizer PlattScaling SparseLinear StringHash TargetStatistics "
-    "TowerModule",
+    "OnlineStandardize PercentileDiscretizer PlattScaling SparseLinear StringHash TargetStatistics",
     "metrics": "CalibrationRatio ExactPRAUC ExactROCAUC NormalizedEntropy PRAUC ROCAUC "
     "RelativeCrossEntropy Segmented Windowed",
     "models": "Bias HashedIds MeanLogit SigmoidOfMeanLogit SplitLabels",

@@ -15,7 +15,7 @@ from tests.export.conftest import N, batch, build, ragged
 from tests.models.test_field_models import SCHEMAS, features_of
 from tests.models.test_field_models import build as field_model
 from tests.pairwise import pairwise
-from twml_ops import core, export, layers, models
+from twml_ops import core, export, layers, models, research
 from twml_ops.data import Schema
 from twml_ops.export.tables import store_rows
 
@@ -147,7 +147,7 @@ def test_interactions_score_as_in_keras(tmp_path, rank, stacked):
     alone = layers.FactorizationMachine()(side if stacked else [fields["b"], fields["c"]])
     parts = [crossed, pairs, alone]
     if stacked:
-        parts.append(layers.TowerModule(0.5, rank=rank, num_crosses=2)(side))
+        parts.append(research.TowerModule(0.5, rank=rank, num_crosses=2)(side))
     out = tf.keras.layers.Concatenate()(parts)
     inputs = [ids, values, side] if stacked else [ids, values]
     model = tf.keras.Model(inputs, out)

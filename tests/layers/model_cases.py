@@ -306,7 +306,7 @@ CASES: dict[str, Case] = {
         [DENSE, tf.constant(KEYS)],
     ),
     "TowerModule": Case(
-        lambda seed: layers.TowerModule(0.5, [2, 0], kernel_initializer=_normal(seed)),
+        lambda seed: research.TowerModule(0.5, [2, 0], kernel_initializer=_normal(seed)),
         tf.constant(VECTORS),
     ),
     "Bias": Case(lambda seed: models.Bias([0.5, -1.0, 2.0]), tf.constant(VALUES)),

@@ -45,7 +45,6 @@ OF_LAYERS = {
     ),
     "StringHash": lambda: layers.StringHash(["user", "item"]),
     "TargetStatistics": lambda: layers.TargetStatistics(2, time_boundaries=[7], output="mean"),
-    "TowerModule": lambda: layers.TowerModule(0.5, (2, 0), num_crosses=2, rank=3),
 }
 OF_OPTIMIZERS = {
     "SGD": lambda: optimizers.SGD(0.5, clipnorm=1.0),
@@ -82,6 +81,7 @@ OF_RESEARCH = {
     "FieldLinear": lambda: research.FieldLinear(3),
     "LearnedHash": lambda: research.LearnedHash(3, num_bags=1),
     "Shampoo": lambda: research.Shampoo(0.5, start_preconditioning_step=3),
+    "TowerModule": lambda: research.TowerModule(0.5, (2, 0), num_crosses=2, rank=3),
 }
 EVERYTHING = {
     **OF_LAYERS,

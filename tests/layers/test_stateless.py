@@ -28,7 +28,6 @@ LAYERS = {
     "OnlineStandardize": (lambda: layers.OnlineStandardize(N), BATCH),
     "Cross": (layers.Cross, DENSE),
     "Cross of low rank": (lambda: layers.Cross(rank=2), DENSE),
-    "TowerModule": (lambda: layers.TowerModule(0.5), tf.reshape(DENSE, [B, 2, 2])),
     "FactorizationMachine": (layers.FactorizationMachine, [DENSE, 2 * DENSE]),
 }
 

@@ -7,9 +7,9 @@ import tensorflow as tf
 from tests.export.test_scorer_inventory import assert_scores_as_keras, flat_features
 from tests.models.test_field_models import SCHEMAS, SMALL, by_label, data_of, features_of
 from twml_ops import models
-from twml_ops.layers import TowerModule
 from twml_ops.models._towers import tower_fields
 from twml_ops.optimizers import Adagrad
+from twml_ops.research import TowerModule
 
 EVERYTHING = SCHEMAS["everything"]  # c, a, b, t
 OPTIONS = {**SMALL["dcn"], "field_towers": ["t+c", "a+b"], "tower_outputs": 0.5}

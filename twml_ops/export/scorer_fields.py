@@ -204,11 +204,21 @@ def _columns(program: Program, register: str, begin: int, size: int) -> str:
 
 def _cross(program: Program, layer: Any, call: LayerCall) -> list[Any]:
     x0, x = (program.dense(key, layer.name) for key in (call.inputs[0], call.inputs[-1]))
-    return [Dense(_crossed(program, layer, x0, x))]
+    return [Dense(crossed(program, layer, x0, x))]
 
 
-def _crossed(program: Program, layer: layers.Cross, x0: str, x: str) -> str:
-    """Appends the steps of a `Cross` layer on two registers."""
+def crossed(program: Program, layer: layers.Cross, x0: str, x: str) -> str:
+    """Appends the steps of a `Cross` layer.
+
+    Args:
+        program: the program.
+        layer: the layer.
+        x0: the register of its first input.
+        x: that of its second input.
+
+    Returns:
+        The register of its output.
+    """
     factors = [layer.kernel] if layer.rank is None else [layer.kernel_u, layer.kernel_v]
     product = x
     for factor in factors:
@@ -221,25 +231,6 @@ def _crossed(program: Program, layer: layers.Cross, x0: str, x: str) -> str:
     out = program.new()
     program.step("cross", [x0, x, product], [out], diag_scale=layer.diag_scale)
     return out
-
-
-def _tower_module(program: Program, layer: Any, call: LayerCall) -> list[Any]:
-    flat, units = program.new(), layer.units
-    program.step("reshape", [program.dense(call.inputs[0], layer.name)], [flat], shape=[-1])
-    x0 = flat
-    if layer.fields is not None:
-        vectors: list[str | None] = [
-            _columns(program, flat, f * units, units) for f in layer.fields
-        ]
-        x0 = program.new()
-        program.step("concatenate", vectors, [x0], axis=-1)
-    x = x0
-    for cross in layer.cross_layers():
-        x = _crossed(program, cross, x0, x)
-    out = program.new()
-    arrays = {"kernel": program.value(layer.kernel), "bias": program.value(layer.bias)}
-    program.step("dense", [x], [out], arrays)
-    return [Dense(out)]
 
 
 def _category_statistics(program: Program, layer: Any, call: LayerCall) -> list[Any]:
@@ -303,7 +294,6 @@ FIELD_LAYERS: dict[Any, CompileLayer] = {
     layers.FieldLogarithms: _field_logarithms,
     layers.FieldQuantiles: _field_quantiles,
     layers.TargetStatistics: _category_statistics,
-    layers.TowerModule: _tower_module,
     tf.keras.layers.Dot: _dot,
     tf.keras.layers.Flatten: _reshape,
     tf.keras.layers.Rescaling: _rescaling,

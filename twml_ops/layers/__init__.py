@@ -28,7 +28,6 @@ from twml_ops.layers.platt_scaling import PlattScaling
 from twml_ops.layers.sparse_linear import SparseLinear
 from twml_ops.layers.string_hash import StringHash
 from twml_ops.layers.target_statistics import TargetStatistics
-from twml_ops.layers.tower_module import TowerModule
 from twml_ops.placement.tiered import Tiered
 
 __all__ = [
@@ -59,7 +58,6 @@ __all__ = [
     "StringHash",
     "TargetStatistics",
     "Tiered",
-    "TowerModule",
     "choose_crosses",
     "clone_model",
     "prefetch_rows",

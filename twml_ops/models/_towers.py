@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from twml_ops.layers import TowerModule
+from twml_ops._research import research
 
 _OUTPUTS = 0.25
 
@@ -38,7 +38,7 @@ def tower_fields(towers: Sequence[str], names: Sequence[str]) -> list[list[int]]
 def tower_modules(
     vectors: Any, names: Sequence[str], towers: Sequence[str], outputs: float | None
 ) -> list[Any]:
-    """Applies a `TowerModule` for each tower.
+    """Applies a `research.TowerModule` for each tower.
 
     Args:
         vectors: [B, F, D].
@@ -51,6 +51,6 @@ def tower_modules(
     """
     ratio = _OUTPUTS if outputs is None else outputs
     return [
-        TowerModule(ratio, fields, name=f"tower_module_{i}")(vectors)
+        research().TowerModule(ratio, fields, name=f"tower_module_{i}")(vectors)
         for i, fields in enumerate(tower_fields(towers, names))
     ]

@@ -78,9 +78,9 @@ def dcn(
             their size does not grow with the square of the number of columns.
         hidden: widths of the dense layers.
         field_towers: the fields of each tower, as their names with `+` between them; every field is
-            in one tower. The output of a `layers.TowerModule` for each tower takes the place of the
-            vectors of its fields in x0 (Luo et al., "Disaggregated Multi-Tower", MLSys 2024). None:
-            no towers.
+            in one tower. The output of a `research.TowerModule` for each tower takes the place of
+            the vectors of its fields in x0 (Luo et al., "Disaggregated Multi-Tower", MLSys 2024).
+            None: no towers.
         tower_outputs: the size of the output of a tower, divided by the size of its vectors, above
             0 and at most 1; None: 1/4.
         statistics: whether x0 has the statistics of the categories.

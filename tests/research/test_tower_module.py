@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from twml_ops import layers, optimizers
+from twml_ops import layers, optimizers, research
 
 B, F, D = 6, 5, 3
 FIELDS = [3, 0, 4]
@@ -30,7 +30,7 @@ def vectors(rows=B, seed=0):
 
 def made(name):
     """A layer whose biases are not zero."""
-    layer = layers.TowerModule(**MODULES[name])
+    layer = research.TowerModule(**MODULES[name])
     layer(vectors())
     rng = np.random.default_rng(2)
     layer.set_weights([w + 0.1 * rng.normal(size=w.shape) for w in layer.get_weights()])
@@ -71,7 +71,7 @@ def test_a_tower_is_its_formula(name):
     [(1 / 2, None, 8), (1 / 4, None, 4), (1 / 16, None, 1), (1, None, 15), (1 / 16, [2], 1)],
 )
 def test_the_ratio_is_the_share_of_the_numbers_that_leave(ratio, fields, outputs):
-    assert layers.TowerModule(ratio, fields)(vectors()).shape == (B, outputs)
+    assert research.TowerModule(ratio, fields)(vectors()).shape == (B, outputs)
 
 
 @every_module
@@ -119,7 +119,7 @@ def test_a_model_of_towers_trains_and_comes_back_from_files(tmp_path, form, run_
         inputs = tf.keras.Input((F,), dtype="int64")
         found = layers.FieldEmbedding([9] * F, 4)(inputs)
         towers = [
-            layers.TowerModule(0.5, fields, name=f"tower_{i}", rank=rank)
+            research.TowerModule(0.5, fields, name=f"tower_{i}", rank=rank)
             for i, (fields, rank) in enumerate((((0, 3), None), ((1, 2, 4), 3)))
         ]
         joined = tf.keras.layers.Concatenate()([tower(found) for tower in towers])
@@ -154,7 +154,7 @@ def test_a_model_of_towers_trains_and_comes_back_from_files(tmp_path, form, run_
 @pytest.mark.parametrize("jit_compile", [False, True])
 def test_mixed_precision_and_xla(jit_compile):
     exact = made("low rank")
-    mixed = layers.TowerModule(**MODULES["low rank"], dtype="mixed_bfloat16")
+    mixed = research.TowerModule(**MODULES["low rank"], dtype="mixed_bfloat16")
     mixed(vectors())
     mixed.set_weights(exact.get_weights())
     assert {str(w.dtype) for w in mixed.get_weights()} == {"float32"}
@@ -164,7 +164,7 @@ def test_mixed_precision_and_xla(jit_compile):
 
 
 def test_matrices_of_a_tower_start_differently():
-    layer = layers.TowerModule(1.0, num_crosses=2, kernel_initializer="glorot_normal")
+    layer = research.TowerModule(1.0, num_crosses=2, kernel_initializer="glorot_normal")
     layer(vectors())
     first, second, last = (w for w in layer.get_weights() if w.ndim == 2)
     assert len({w.tobytes() for w in (first, second, last)}) == 3
@@ -173,19 +173,22 @@ def test_matrices_of_a_tower_start_differently():
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: layers.TowerModule(0), "ratio must be above 0 and at most 1, got 0"),
-        (lambda: layers.TowerModule(1.5), "ratio must be above 0 and at most 1, got 1.5"),
-        (lambda: layers.TowerModule(fields=[]), r"fields must be different positions, .*got \[\]"),
-        (lambda: layers.TowerModule(fields=[1, 1]), r"fields must be different.* got \[1, 1\]"),
-        (lambda: layers.TowerModule(fields=[-1]), r"fields must be different.* got \[-1\]"),
+        (lambda: research.TowerModule(0), "ratio must be above 0 and at most 1, got 0"),
+        (lambda: research.TowerModule(1.5), "ratio must be above 0 and at most 1, got 1.5"),
         (
-            lambda: layers.TowerModule(num_crosses=-1),
+            lambda: research.TowerModule(fields=[]),
+            r"fields must be different positions, .*got \[\]",
+        ),
+        (lambda: research.TowerModule(fields=[1, 1]), r"fields must be different.* got \[1, 1\]"),
+        (lambda: research.TowerModule(fields=[-1]), r"fields must be different.* got \[-1\]"),
+        (
+            lambda: research.TowerModule(num_crosses=-1),
             r"num_crosses \+ 1 must be a positive integer, got 0",
         ),
-        (lambda: layers.TowerModule(rank=0), "rank must be a positive integer or None, got 0"),
-        (lambda: layers.TowerModule()(vectors()[0]), r"inputs must be \[B, F, D\] with known F"),
+        (lambda: research.TowerModule(rank=0), "rank must be a positive integer or None, got 0"),
+        (lambda: research.TowerModule()(vectors()[0]), r"inputs must be \[B, F, D\] with known F"),
         (
-            lambda: layers.TowerModule(fields=[5])(vectors()),
+            lambda: research.TowerModule(fields=[5])(vectors()),
             r"inputs must have the fields \[5\] of the tower, got 5 fields",
         ),
     ],
