@@ -27,6 +27,7 @@ RESEARCH = (
     "FieldLinear",
     "LearnedHash",
     "Shampoo",
+    "TowerModule",
 )
 CLASSES = {
     "layers": "BoostedTrees CategoryRows CountStatistics Cross DotInteraction DynamicLookup "

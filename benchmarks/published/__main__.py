@@ -18,7 +18,7 @@ import typer
 from rich.console import Console
 
 from benchmarks import machine, tables
-from benchmarks.published import architecture, dhen, hashes, page, shampoo, snapshots
+from benchmarks.published import architecture, dhen, hashes, page, shampoo, snapshots, towers
 from benchmarks.published.task import (
     TRIAL,
     TUNING_SEED,
@@ -39,6 +39,7 @@ PARTS: dict[str, Any] = {
     "shampoo": shampoo,
     "snapshots": snapshots,
     "search": architecture,
+    "towers": towers,
     **{f"hash-{ratio}": hashes.Hashes(ratio) for ratio in (4, 16, 64)},
 }
 CHOSEN = list(PARTS)

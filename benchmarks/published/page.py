@@ -16,6 +16,10 @@ from benchmarks.quality.page import difference_text
 _difference = functools.partial(difference_text, digits=4)
 _TITLES = {
     "entropy": "normalized entropy, test",
+    "log_loss": "log loss, test",
+    "leaving": "numbers of an example that leave the towers",
+    "within": "mean cosine within towers",
+    "between": "mean cosine between towers",
     "epochs": "epochs",
     "rate": "learning rate",
     "l2": "L2",

@@ -2,11 +2,13 @@
 
 import json
 
+import numpy as np
 import pytest
 
 from benchmarks.published import __main__ as published
-from benchmarks.published import architecture, dhen, hashes, shampoo, snapshots
-from benchmarks.published.task import TRIAL, TUNING_SEED, Settings, open_task
+from benchmarks.published import architecture, dhen, hashes, shampoo, snapshots, towers
+from benchmarks.published.task import TRIAL, TUNING_SEED, Settings, make, open_task
+from twml_ops import models
 from twml_ops.research import architecture_search as search
 
 
@@ -51,6 +53,34 @@ def test_trials_have_a_seed_of_their_own():
     assert published.known(runs, 1) == {"a": {"entropy": 2.0}, f"a{TRIAL}1": {"lowest": 3.0}}
     assert published.tuning_seeds(dhen) == [TUNING_SEED]
     assert published.tuning_seeds(architecture) == []
+
+
+@pytest.mark.slow
+def test_models_with_towers_are_measured_beside_the_flat_one(task, monkeypatch):
+    monkeypatch.setattr(towers, "L2", (0.1,))
+    chosen = {name: towers.CONTENDERS[name] for name in ("diverse, 1/4", "in order, 1/4")}
+    monkeypatch.setattr(towers, "CONTENDERS", chosen)
+    trials = dict(towers.tune(task, TINY, {}))
+    (trial,) = trials.values()
+    names = sorted([*task.train.schema.fields, *task.train.schema.continuous])
+    for division in trial["towers"].values():
+        assert len(division["fields"]) == towers.TOWERS
+        assert sorted("+".join(division["fields"]).split("+")) == names
+    found = dict(towers.measure(task, 0, TINY, trials))
+    assert list(found) == [towers.FLAT, *chosen]
+    assert found[towers.FLAT]["leaving"] == 8 * len(names)
+    assert all(found[name]["leaving"] == 2 * len(names) for name in chosen)
+    assert list(towers.measure(task, 0, TINY, trials | found)) == []
+
+
+@pytest.mark.slow
+def test_towers_follow_from_the_means_of_the_vectors_over_the_training_data(task):
+    model = make(models.dcn, task, {"trees": False, "statistics": False, "crosses": ()}, 0)
+    outputs = type(model)(model.inputs, model.get_layer("embedding").output)
+    batches = task.batches(task.train, models.dcn, 64)
+    vectors = [outputs({n: x[n] for n in model.input}).numpy() for x, *_ in batches]
+    want = np.concatenate(vectors).mean(axis=0, dtype=np.float64)
+    np.testing.assert_allclose(towers.field_means(model, task), want, atol=1e-7)
 
 
 @pytest.mark.slow

@@ -15,7 +15,7 @@ from tests.export.conftest import N, batch, build, ragged
 from tests.models.test_field_models import SCHEMAS, features_of
 from tests.models.test_field_models import build as field_model
 from tests.pairwise import pairwise
-from twml_ops import core, export, layers, models
+from twml_ops import core, export, layers, models, research
 from twml_ops.data import Schema
 from twml_ops.export.tables import store_rows
 
@@ -145,7 +145,10 @@ def test_interactions_score_as_in_keras(tmp_path, rank, stacked):
     crossed = layers.Cross(rank, **random)(joined, crossed)
     pairs = layers.FactorizationMachine(pool=False)(fields)
     alone = layers.FactorizationMachine()(side if stacked else [fields["b"], fields["c"]])
-    out = tf.keras.layers.Concatenate()([crossed, pairs, alone])
+    parts = [crossed, pairs, alone]
+    if stacked:
+        parts.append(research.TowerModule(0.5, rank=rank, num_crosses=2)(side))
+    out = tf.keras.layers.Concatenate()(parts)
     inputs = [ids, values, side] if stacked else [ids, values]
     model = tf.keras.Model(inputs, out)
     flat, weights, splits = batch()

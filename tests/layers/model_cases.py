@@ -305,6 +305,10 @@ CASES: dict[str, Case] = {
         lambda seed: _statistics(layers.TargetStatistics(WIDTH, [(0, 1)]), seed),
         [DENSE, tf.constant(KEYS)],
     ),
+    "TowerModule": Case(
+        lambda seed: research.TowerModule(0.5, [2, 0], kernel_initializer=_normal(seed)),
+        tf.constant(VECTORS),
+    ),
     "Bias": Case(lambda seed: models.Bias([0.5, -1.0, 2.0]), tf.constant(VALUES)),
     "HashedIds": Case(lambda seed: models.HashedIds(6), PAIR, _linear),
     "MeanLogit": Case(

@@ -303,22 +303,6 @@ def _dense(program: Program, layer: Any, call: LayerCall) -> list[Any]:
     return [Dense(program.activated(out, layer.activation, layer.name))]
 
 
-def _cross(program: Program, layer: Any, call: LayerCall) -> list[Any]:
-    x0, x = (program.dense(key, layer.name) for key in (call.inputs[0], call.inputs[-1]))
-    factors = [layer.kernel] if layer.rank is None else [layer.kernel_u, layer.kernel_v]
-    product = x
-    for factor in factors:
-        arrays = {"kernel": program.value(factor)}
-        if layer.use_bias and factor is factors[-1]:
-            arrays["bias"] = program.value(layer.bias)
-        before, product = product, program.new()
-        program.step("dense", [before], [product], arrays)
-    product = program.activated(product, layer.activation, layer.name)
-    out = program.new()
-    program.step("cross", [x0, x, product], [out], diag_scale=layer.diag_scale)
-    return [Dense(out)]
-
-
 def _factorization_machine(program: Program, layer: Any, call: LayerCall) -> list[Any]:
     registers: list[str | None] = [program.dense(key, layer.name) for key in call.inputs]
     out = program.new()
@@ -384,7 +368,6 @@ _LAYERS: dict[Any, CompileLayer] = {
     **FIELD_LAYERS,
     HashedIds: _hashed_ids,
     SplitLabels: _split_labels,
-    layers.Cross: _cross,
     layers.DynamicLookup: _dynamic_lookup,
     layers.DynamicSparseLinear: _dynamic_sparse_linear,
     layers.FactorizationMachine: _factorization_machine,

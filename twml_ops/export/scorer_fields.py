@@ -202,6 +202,37 @@ def _columns(program: Program, register: str, begin: int, size: int) -> str:
     return out
 
 
+def _cross(program: Program, layer: Any, call: LayerCall) -> list[Any]:
+    x0, x = (program.dense(key, layer.name) for key in (call.inputs[0], call.inputs[-1]))
+    return [Dense(crossed(program, layer, x0, x))]
+
+
+def crossed(program: Program, layer: layers.Cross, x0: str, x: str) -> str:
+    """Appends the steps of a `Cross` layer.
+
+    Args:
+        program: the program.
+        layer: the layer.
+        x0: the register of its first input.
+        x: that of its second input.
+
+    Returns:
+        The register of its output.
+    """
+    factors = [layer.kernel] if layer.rank is None else [layer.kernel_u, layer.kernel_v]
+    product = x
+    for factor in factors:
+        arrays = {"kernel": program.value(factor)}
+        if layer.use_bias and factor is factors[-1]:
+            arrays["bias"] = program.value(layer.bias)
+        before, product = product, program.new()
+        program.step("dense", [before], [product], arrays)
+    product = program.activated(product, layer.activation, layer.name)
+    out = program.new()
+    program.step("cross", [x0, x, product], [out], diag_scale=layer.diag_scale)
+    return out
+
+
 def _category_statistics(program: Program, layer: Any, call: LayerCall) -> list[Any]:
     """In inference a statistic is a function of the category, so each has one number."""
     keys = program.value(layer.state_variables[0])
@@ -257,6 +288,7 @@ FIELD_LAYERS: dict[Any, CompileLayer] = {
     layers.BoostedTrees: _boosted_trees,
     layers.CategoryRows: _category_rows,
     layers.CountStatistics: _category_statistics,
+    layers.Cross: _cross,
     layers.DotInteraction: _dot_interaction,
     layers.FieldEmbedding: _field_embedding,
     layers.FieldLogarithms: _field_logarithms,

@@ -33,6 +33,7 @@ from twml_ops.models._adapt_fields import FieldState, adapt_fields
 from twml_ops.models._crosses import ROW_KEYS
 from twml_ops.models._field_statistics import FieldStatistics, StatisticsColumns
 from twml_ops.models._labels import probabilities
+from twml_ops.models._towers import tower_modules
 from twml_ops.models._tree_logits import TreeStatistics, tree_logits, tree_options
 from twml_ops.models.bias import Bias
 from twml_ops.models.mean_logit import MeanLogit
@@ -179,22 +180,35 @@ class Fields:
             parts.append(tf.keras.layers.Reshape((1, units), name="embedding_sparse_field")(x))
         return concatenated(parts, "embedding_fields")
 
-    def flat_input(self, sparse_units: int | None) -> Any:
+    def flat_input(
+        self,
+        sparse_units: int | None,
+        towers: Sequence[str] | None = None,
+        tower_outputs: float | None = None,
+    ) -> Any:
         """All vectors and `numbers` side by side, [B, any].
 
         Args:
             sparse_units: width of the vector of all raw sparse ids of a row; None: 32, or, if there
                 are at most `MAX_MULTI_HOT` ids, a vector of their values.
+            towers: the outputs of these towers take the place of the vectors of the fields, which
+                have one width then, as of `vectors`; see `_towers.tower_modules`.
+            tower_outputs: their ratio.
         """
         parts = []
         units, field_units = self._options["units"], self._options["field_units"]
         if self._ids:
             several = self._widths(field_units, units)
             widths = several if {*several} != {units} else units
-            vectors = self._vectors(widths)
-            if not isinstance(widths, int):  # vectors of several widths are a list
-                vectors = concatenated(vectors, "embedding_vectors")
-            parts.append(self._flattened(vectors))
+            if towers is None:
+                vectors = self._vectors(widths)
+                if not isinstance(widths, int):  # vectors of several widths are a list
+                    vectors = concatenated(vectors, "embedding_vectors")
+                parts.append(self._flattened(vectors))
+            else:
+                vectors = self._vectors(widths, None if isinstance(widths, int) else units)
+                vectors = self.dropped(vectors)
+                parts += tower_modules(vectors, self._names, towers, tower_outputs)
         if self._sparse is not None:
             parts.append(self._sparse_vector(sparse_units))
         return concatenated([*parts, *self._numbers], "flat_input")
@@ -242,11 +256,14 @@ class Fields:
             terms.append(self._sparse_linear(labels, "zeros", "linear_sparse"))
         return terms
 
+    @property
+    def _names(self) -> list[str]:
+        """The names of the fields that have vectors, in the order of `num_rows`."""
+        return [*self._schema.fields, *self._schema.continuous, *self._schema.bags]
+
     def _widths(self, field_units: Sequence[str] | None, units: int) -> list[int]:
         """The width of each field."""
-        schema = self._schema
-        names = [*schema.fields, *schema.continuous, *schema.bags]
-        fields = list(zip(names, self.num_rows, strict=True))
+        fields = list(zip(self._names, self.num_rows, strict=True))
         return field_widths(field_units, fields, units)
 
     @property

@@ -45,6 +45,8 @@ def dcn(
     num_crosses: int = 2,
     rank: int | None = None,
     hidden: Sequence[int] = (64,),
+    field_towers: Sequence[str] | None = None,
+    tower_outputs: float | None = None,
     statistics: bool = True,
     crosses: Sequence[str] | None = None,
     trees: bool | None = None,
@@ -75,6 +77,12 @@ def dcn(
         rank: rank of their matrices W; None: full rank, or 64 if x0 is wider than 1,024, so that
             their size does not grow with the square of the number of columns.
         hidden: widths of the dense layers.
+        field_towers: the fields of each tower, as their names with `+` between them; every field is
+            in one tower. The output of a `research.TowerModule` for each tower takes the place of
+            the vectors of its fields in x0 (Luo et al., "Disaggregated Multi-Tower", MLSys 2024).
+            None: no towers.
+        tower_outputs: the size of the output of a tower, divided by the size of its vectors, above
+            0 and at most 1; None: 1/4.
         statistics: whether x0 has the statistics of the categories.
         crosses: pairs and triples of categorical features that have statistics as well, each as the
             names of the features with `*` between them; empty: none. None: at most 24 are chosen,
@@ -97,10 +105,11 @@ def dcn(
 
     Raises:
         ImportError: `trees` is true, and LightGBM is not installed.
-        ValueError: the schema has no features, or a cross names features that it does not have.
+        ValueError: the schema has no features, a cross names features that it does not have, or
+            `field_towers` do not have every field once.
     """
     fields = Fields(schema, dataset, options, statistics=statistics, crosses=crosses)
-    x0 = fields.flat_input(sparse_units)
+    x0 = fields.flat_input(sparse_units, field_towers, tower_outputs)
     if rank is None and x0.shape[-1] > _FULL_RANK:
         rank = _RANK
     crossed = x0

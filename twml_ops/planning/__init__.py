@@ -4,6 +4,7 @@
 finds the sharding axis and the number of servers with the most steps per second. The formulas are
 derived in docs/plan.md. `choose_tiers` divides memory among tables that do not all fit.
 `shard` chooses for each of many tables the way to divide it over servers, and the servers.
+`partition_fields` divides the fields of a model into towers.
 """
 
 from twml_ops.planning.cpu_costs import CpuCosts, CpuTime, StepParts, fit_costs
@@ -13,6 +14,7 @@ from twml_ops.planning.predict import Choice, Prediction, calibrate, choose, pre
 from twml_ops.planning.recommend import Recommendation, hosts_to_break_even, recommend
 from twml_ops.planning.sharding import shard
 from twml_ops.planning.sharding_plan import WAYS, ShardedTable, ShardingPlan
+from twml_ops.planning.towers import TowerPartition, mean_vectors, partition_fields
 from twml_ops.planning.traffic import STRATEGIES, Message, messages
 
 __all__ = [
@@ -34,12 +36,15 @@ __all__ = [
     "Table",
     "TableDemand",
     "TierChoice",
+    "TowerPartition",
     "calibrate",
     "choose",
     "choose_tiers",
     "fit_costs",
     "hosts_to_break_even",
+    "mean_vectors",
     "messages",
+    "partition_fields",
     "predict",
     "recommend",
     "servers_needed",

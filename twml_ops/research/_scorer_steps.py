@@ -1,4 +1,4 @@
-"""The steps of a scorer for `DHENBlock`, its interactions, and `LearnedHash`."""
+"""The steps of a scorer for `DHENBlock`, its interactions, `LearnedHash` and `TowerModule`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 
 from twml_ops import research
 from twml_ops._keras import LayerCall
-from twml_ops.export.scorer_fields import rows_of_ids
+from twml_ops.export.scorer_fields import crossed, rows_of_ids
 from twml_ops.export.scorer_program import CompileLayer, Dense, Program
 
 
@@ -109,6 +109,23 @@ def _interaction(append: Callable[[_Interaction, str], str]) -> CompileLayer:
     return compile_layer
 
 
+def _tower_module(program: Program, layer: Any, call: LayerCall) -> list[Any]:
+    make = _Interaction(program, layer)
+    x0 = flat = make.reshape(program.dense(call.inputs[0], layer.name), -1)
+    if layer.fields is not None:
+        size = layer.units
+        x0 = make.step(
+            "concatenate",
+            *(make.step("slice", flat, begin=f * size, size=size) for f in layer.fields),
+            axis=-1,
+        )
+    x = x0
+    for cross in layer.cross_layers():
+        x = crossed(program, cross, x0, x)
+    arrays = {"kernel": program.value(layer.kernel), "bias": program.value(layer.bias)}
+    return [Dense(make.step("dense", x, arrays=arrays))]
+
+
 def _dhen_block(program: Program, layer: Any, call: LayerCall) -> list[Any]:
     make, x = _Interaction(program, layer), program.dense(call.inputs[0], layer.name)
     made = []
@@ -146,4 +163,5 @@ RESEARCH_LAYERS: dict[Any, CompileLayer] = {
     research.FieldDot: _interaction(_dot),
     research.FieldLinear: _interaction(_linear),
     research.LearnedHash: _learned_hash,
+    research.TowerModule: _tower_module,
 }
