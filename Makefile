@@ -84,7 +84,7 @@ ANY_TF_TESTS = tests/benchmarks tests/checkpoint/test_killed.py tests/cli/test_c
 	tests/data/test_subset.py tests/data/test_text.py tests/data/test_validation_split.py tests/distribute/test_launch.py tests/docs/test_commands.py \
 	tests/docs/test_docstrings.py tests/docs/test_manifests.py tests/docs/test_options.py tests/docs/test_pages_run.py tests/docs/test_readme.py \
 	tests/docs/test_reference.py tests/examples/test_click_log.py tests/peers tests/planning tests/serving/test_admission.py \
-	tests/serving/test_c_interface.py tests/serving/test_connections.py tests/serving/test_inputs.py tests/serving/test_load.py \
+	tests/serving/test_c_interface.py tests/serving/test_connections.py tests/serving/test_inputs.py tests/serving/test_load.py tests/serving/test_model_machine.py \
 	tests/serving/test_model.py tests/serving/test_processes.py tests/serving/test_rest.py tests/serving/test_storage.py tests/test_architecture.py \
 	tests/test_child.py tests/test_child_process.py tests/test_pairwise.py tests/test_tensorflow_import.py \
 	tests/test_phases.py tests/test_publish.py tests/test_publish_faults.py tests/tools tests/training/test_choose_epochs.py tests/training/test_choose_model.py \

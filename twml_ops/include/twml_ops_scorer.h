@@ -132,8 +132,8 @@ typedef struct {
   int64_t width;    /* of a dense array, -1: any; of strings. 0 for other arrays. */
 } twml_ops_input;
 
-/* The number of arrays of a request; -1 if the scorer is null, there is no such set, or after a fork
- * there is no memory. */
+/* The number of arrays of a request; -1 if the scorer is null, there is no such set, or, after a
+ * fork, no memory. */
 TWML_OPS_SCORER_API int64_t twml_ops_scorer_num_inputs(const twml_ops_scorer* scorer, int32_t set);
 
 /* Describes array i of a request. Fails if there is none, or an argument is null. */
