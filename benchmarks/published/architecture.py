@@ -16,6 +16,7 @@ from benchmarks.published.task import (
     Settings,
     Task,
     fit,
+    log_loss,
     normalized_entropy,
     predict,
 )
@@ -110,7 +111,7 @@ def measure(task: Task, seed: int, settings: Settings, done: Done) -> Measured:
         once = settings._replace(epochs=1)
         fit(model, part, build, optimizers.LazyAdam(_RATE), once, seed)
         labels, predicted = predict(model, part.batches(part.validation, build, READ_BATCH_SIZE))
-        objective = _log_loss(labels, predicted) + FACTOR * share(architecture)
+        objective = log_loss(labels, predicted) + FACTOR * share(architecture)
         tried.append((objective, architecture))
     used = {"search_cpu": cpu_seconds() - start, "trials": float(len(tried))}
     chosen[RANDOM] = _Chosen(min(tried, key=lambda each: each[0])[1], used)
@@ -127,7 +128,7 @@ def measure(task: Task, seed: int, settings: Settings, done: Done) -> Measured:
                 "entropy": normalized_entropy(labels, predicted),
                 "flops": share(architecture),
                 "parameter_bytes": net.cost("bytes", architecture) / largest_bytes,
-                "objective": _log_loss(labels, predicted) + FACTOR * share(architecture),
+                "objective": log_loss(labels, predicted) + FACTOR * share(architecture),
                 **metrics,
             },
         )
@@ -145,10 +146,3 @@ def _search(
         dataclasses.replace(PASSES, seed=seed),
     )
     return _Chosen(found.architecture, {"search_cpu": cpu_seconds() - start})
-
-
-def _log_loss(labels: Any, predicted: Any) -> float:
-    """The log loss: the normalized entropy times the entropy of the share of positives."""
-    share = float(labels.mean())
-    entropy = -(share * np.log(share) + (1 - share) * np.log1p(-share))
-    return float(normalized_entropy(labels, predicted) * entropy)

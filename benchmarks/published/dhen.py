@@ -103,7 +103,6 @@ def _train(
     fit(model, task, build, optimizers.LazyAdam(_RATE), settings, seed, [best])
     return {
         "entropy": entropy_on(model, task, task.test, build),
-        "lowest": min(best.entropies),
-        "epochs": float(1 + best.entropies.index(min(best.entropies))),
+        **best.metrics(),
         "l2": l2,
     }

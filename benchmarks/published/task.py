@@ -103,13 +103,17 @@ def open_task(name: str, seed: int, rows: int | None, folder: Path) -> Task:
     return Task(name, train, validation, test)
 
 
+def log_loss(labels: npt.NDArray[Any], probabilities: npt.NDArray[Any]) -> float:
+    """The mean log loss of predictions [R]."""
+    p = np.clip(probabilities.astype(np.float64), 1e-7, 1 - 1e-7)
+    return float(-np.mean(np.where(labels > 0.5, np.log(p), np.log1p(-p))))
+
+
 def normalized_entropy(labels: npt.NDArray[Any], probabilities: npt.NDArray[Any]) -> float:
     """The log loss, divided by that of the share of positives (He et al. 2014)."""
-    y = labels.astype(np.float64)
-    p = np.clip(probabilities.astype(np.float64), 1e-7, 1 - 1e-7)
-    loss = -np.mean(np.where(y > 0.5, np.log(p), np.log1p(-p)))
-    base = y.mean()
-    return float(loss / -(base * np.log(base) + (1 - base) * np.log1p(-base)))
+    base = labels.astype(np.float64).mean()
+    entropy = -(base * np.log(base) + (1 - base) * np.log1p(-base))
+    return float(log_loss(labels, probabilities) / entropy)
 
 
 def predict(model: tf.keras.Model, batches: Any) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
@@ -177,6 +181,11 @@ class BestEpoch(tf.keras.callbacks.Callback):
         patience = self._patience
         if patience and min(self.entropies) < min(self.entropies[-patience:]):
             self.model.stop_training = True
+
+    def metrics(self) -> Metrics:
+        """The `lowest` entropy, and the number of `epochs` after which the model had it."""
+        lowest = min(self.entropies)
+        return {"lowest": lowest, "epochs": float(1 + self.entropies.index(lowest))}
 
     def on_train_end(self, logs: Any = None) -> None:
         """Restores the best epoch."""

@@ -19,6 +19,7 @@ from benchmarks.published.task import (
     Task,
     best_trial,
     fit,
+    log_loss,
     make,
     missing_trials,
     normalized_entropy,
@@ -148,15 +149,13 @@ def _train(
     best = BestEpoch(task, build)
     fit(model, task, build, optimizers.LazyAdam(_RATE), settings, seed, [best])
     labels, predicted = predict(model, task.batches(task.test, build, READ_BATCH_SIZE))
-    positive = np.clip(predicted.astype(np.float64), 1e-7, 1 - 1e-7)
     towers = [layer for layer in model.layers if layer.name.startswith("tower_module_")]
     embedding = model.get_layer("embedding")
     leaving = [int(tower.kernel.shape[1]) for tower in towers]
     return model, {
-        "log_loss": float(-np.where(labels > 0.5, np.log(positive), np.log1p(-positive)).mean()),
+        "log_loss": log_loss(labels, predicted),
         "entropy": normalized_entropy(labels, predicted),
-        "lowest": min(best.entropies),
-        "epochs": float(1 + best.entropies.index(min(best.entropies))),
+        **best.metrics(),
         "l2": l2,
         "leaving": sum(leaving) or len(embedding.num_rows) * embedding.units,
     }

@@ -25,8 +25,8 @@ int64_t FailEachAllocation(Body body) {
   }
 }
 
-// The same with body(failed) for a call whose outcome is checked after each failure: body() returns
-// after the call, and check() runs while all allocations succeed.
+// The same, and check(threw) looks at the outcome of each call of body(), also of the last one, in
+// which no allocation has failed. All allocations of check() succeed.
 template <class Body, class Check>
 int64_t FailEachAllocation(Body body, Check check) {
   for (int64_t number = 0;; ++number) {

@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "cc/core/dynamic_lookup.h"
-#include "cc/core/quantile_sketch.h"
 #include "cc/core/reuse_distance.h"
 #include "gtest/gtest.h"
 #include "tests/cc/failing_allocations.h"
@@ -162,45 +161,6 @@ TEST(OutOfMemoryCalls, ALookupGivesRowsOrLeavesTheStateAsItWas) {
     EXPECT_EQ(wrong, 0);
     EXPECT_GT(failures, 100);
   }
-}
-
-TEST(OutOfMemoryCalls, MergedSketchesCountBothAfterAnError) {
-  std::unique_ptr<QuantileSketch> sketches[2], expected;
-  ASSERT_TRUE(QuantileSketch::Make({}, &expected).ok());
-  for (int s = 0; s < 2; ++s) {
-    ASSERT_TRUE(QuantileSketch::Make({}, &sketches[s]).ok());
-    std::vector<int64_t> ids(2000);
-    std::vector<float> values(ids.size());
-    for (size_t i = 0; i < ids.size(); ++i) {
-      ids[i] = static_cast<int64_t>(i * i % (300 + 100 * s));
-      values[i] = static_cast<float>(i % 70);
-    }
-    ASSERT_TRUE(sketches[s]->Update(ids, values, {}, Serial).ok());
-  }
-  const auto count = [](const QuantileSketch& sketch) {
-    const std::vector<int64_t> features = sketch.FeatureIds();
-    std::vector<double> numbers(features.size() * QuantileSketch::kNumStatistics);
-    sketch.Describe(features, numbers.data());
-    double total = 0;
-    for (size_t i = 0; i < features.size(); ++i) total += numbers[4 * i];
-    return total;
-  };
-  int64_t wrong = 0, failures = 0;
-  for (int64_t number = 0;; ++number) {
-    allocations_left = number;
-    try {
-      (void)sketches[0]->Merge(*sketches[1], Serial);
-    } catch (const std::bad_alloc&) {
-    }
-    if (allocations_left.exchange(-1) >= 0) break;
-    ++failures;
-    const double before = count(*sketches[0]);
-    ASSERT_TRUE(sketches[0]->Merge(*sketches[1], Serial).ok());
-    wrong += count(*sketches[0]) != before + 2000;
-    wrong += count(*sketches[1]) != 2000;
-  }
-  EXPECT_EQ(wrong, 0);
-  EXPECT_GT(failures, 3);
 }
 
 TEST(OutOfMemoryCalls, AStackOfIdsGoesOnAfterAnError) {

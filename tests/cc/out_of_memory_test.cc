@@ -167,39 +167,61 @@ TEST(OutOfMemory, NoReadOfSeveralFilesIsLeftBehind) {
 }
 
 // A call that fails must not change what later ones do.
-TEST(OutOfMemory, ASketchCountsWhatItIsGivenAfterAnError) {
-  std::unique_ptr<QuantileSketch> sketch;
-  ASSERT_TRUE(QuantileSketch::Make({}, &sketch).ok());
-  std::vector<int64_t> ids(3000);
-  std::vector<float> values(ids.size());
-  for (size_t i = 0; i < ids.size(); ++i) {
-    ids[i] = static_cast<int64_t>(i * i % 700);
-    values[i] = static_cast<float>(i % 50);
+// A sketch without entries, to which Update adds as many entries of `num_ids` ids.
+struct SketchedEntries {
+  SketchedEntries(int64_t entries, int64_t num_ids) : ids(entries), values(entries) {
+    EXPECT_TRUE(QuantileSketch::Make({}, &sketch).ok());
+    for (int64_t i = 0; i < entries; ++i) {
+      ids[i] = i * i % num_ids;
+      values[i] = static_cast<float>(i % 50);
+    }
   }
-  const auto count = [&sketch] {
+
+  Status Update() { return sketch->Update(ids, values, {}, Serial); }
+
+  double Count() const {
     const std::vector<int64_t> features = sketch->FeatureIds();
     std::vector<double> numbers(features.size() * QuantileSketch::kNumStatistics);
     sketch->Describe(features, numbers.data());
     double total = 0;
     for (size_t i = 0; i < features.size(); ++i) total += numbers[4 * i];
     return total;
-  };
-  // Each allocation of an update fails once. The next update must add what it is given.
-  int64_t failures = 0, differences = 0;
-  for (int64_t number = 0;; ++number) {
-    allocations_left = number;
-    try {
-      (void)sketch->Update(ids, values, {}, Serial);
-    } catch (const std::bad_alloc&) {
-    }
-    if (allocations_left.exchange(-1) >= 0) break;
-    ++failures;
-    const double before = count();
-    ASSERT_TRUE(sketch->Update(ids, values, {}, Serial).ok());
-    differences += count() != before + static_cast<double>(ids.size());
   }
+
+  std::unique_ptr<QuantileSketch> sketch;
+  std::vector<int64_t> ids;
+  std::vector<float> values;
+};
+
+TEST(OutOfMemory, ASketchCountsWhatItIsGivenAfterAnError) {
+  SketchedEntries entries(3000, 700);
+  int64_t differences = 0;
+  // The next update must add what it is given.
+  const int64_t failures = FailEachAllocation([&] { (void)entries.Update(); },
+                                              [&](bool) {
+                                                const double before = entries.Count();
+                                                ASSERT_TRUE(entries.Update().ok());
+                                                differences += entries.Count() != before + 3000;
+                                              });
   EXPECT_EQ(differences, 0);
   EXPECT_GT(failures, 5);
+}
+
+TEST(OutOfMemory, MergedSketchesCountBothAfterAnError) {
+  SketchedEntries into(2000, 300), from(2000, 400);
+  ASSERT_TRUE(into.Update().ok());
+  ASSERT_TRUE(from.Update().ok());
+  int64_t wrong = 0;
+  const auto merge = [&] { return into.sketch->Merge(*from.sketch, Serial); };
+  const int64_t failures = FailEachAllocation([&] { (void)merge(); },
+                                              [&](bool) {
+                                                const double before = into.Count();
+                                                ASSERT_TRUE(merge().ok());
+                                                wrong += into.Count() != before + 2000;
+                                                wrong += from.Count() != 2000;
+                                              });
+  EXPECT_EQ(wrong, 0);
+  EXPECT_GT(failures, 3);
 }
 
 INSTANTIATE_TEST_SUITE_P(All, OutOfMemoryTest, testing::Values(true, false));

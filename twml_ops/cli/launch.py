@@ -38,7 +38,7 @@ def launch(
         bool,
         typer.Option(
             "--evaluator",
-            help="Add a process that evaluates (and with --publish publishes) checkpoints.",
+            help="Add a process that evaluates each checkpoint, and publishes it with --publish.",
         ),
     ] = False,
     max_restarts: Annotated[

@@ -32,7 +32,7 @@ from twml_ops.training.model_options import builder_of
 from twml_ops.training.reporter import SILENT, Reporter
 from twml_ops.training.run_folder import damage_is_reported, is_run, to_finite
 from twml_ops.training.run_publisher import RunPublisher
-from twml_ops.training.sources import LARGE_BATCH_SIZE, learn_features, open_data
+from twml_ops.training.sources import LARGE_BATCH_SIZE, learn_categories, open_data
 from twml_ops.training.stage_training import Stage
 from twml_ops.training.trained_run import TrainedRun, WarmStart
 from twml_ops.training.trials import validation_parts
@@ -126,41 +126,40 @@ def evaluate_checkpoints(
         like, holdout = (start.schema, start.holdout) if start else (None, None)
         train, held_out, _ = open_data(config, like, holdout)
         stack.enter_context(original_errors(train, held_out))
-        number = _final_stage(stages)
-        if number is not None:
-            _evaluate_stage(number, config, stages, train, held_out, resume, reporter, publisher)
+        final = _final_stage(stages)
+        if final is not None:
+            _evaluate_stage(*final, stages, (train, held_out), resume, publisher)
         if publisher is not None:
             stages.wait_for_run()
             publisher.publish_final(TrainedRun(out).model, train.schema)
 
 
-def _final_stage(stages: ClusterStages) -> int | None:
-    """The number of the stage of the model of the run; None: the run has ended."""
+def _final_stage(stages: ClusterStages) -> tuple[int, Stage] | None:
+    """The stage of the model of the run, and its number; None: the run has ended."""
     number = 1
     while not (found := stages.wait_for(number)).get("final"):
         if END in found:
             return None
         number += 1
-    return number
+    return number, Stage.from_json(found)
 
 
 def _evaluate_stage(
     number: int,
-    config: RunConfig,
+    stage: Stage,
     stages: ClusterStages,
-    train: Source,
-    held_out: Source,
+    sources: tuple[Source, Source],
     resume: bool,
-    reporter: Reporter,
     publisher: RunPublisher | None,
 ) -> None:
-    folder, stage = checkpoint_dir(stages.out), Stage.from_json(stages.wait_for(number))
+    config, folder = stages.asked, checkpoint_dir(stages.out)
+    train, held_out = sources
     tf.keras.utils.set_random_seed(stage.config.seed)
     builder_of(stage.config.model)  # registers the classes of a model of the user
     data = training_examples(config, train)
-    if publisher is not None:
+    if publisher is not None and train.schema.categorical:
         before = KnownCategories.load(Path(config.from_run)) if config.from_run else None
-        publisher.known, _ = learn_features(data, before, train)
+        publisher.known = learn_categories(data, before)
     if stage.part == "fit" and (parts := validation_parts(config, train)) is not None:
         data = parts.fit
     steps = stage.epochs * steps_of_epoch(data, stage.config)[0]
@@ -185,4 +184,4 @@ def _evaluate_stage(
         if not folder.exists():
             return
         append_evaluation(folder, step, metrics)
-        reporter.checkpoint(step, steps, metrics)
+        stages.reporter.checkpoint(step, steps, metrics)

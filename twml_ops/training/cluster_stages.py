@@ -257,12 +257,11 @@ class ClusterStages:
             data: all training data.
             parts: the same in two parts; None: there are no validation data.
         """
-        with exit_on_cluster_error():
-            self._take_part(data, parts)
-            if self._trained is not None:
-                self._trained.finish()
-            if self.cluster.own_servers:  # TensorFlow in the chief needs them until its end
-                self.decisions.wait_for_removal()
+        self._take_part(data, parts)
+        if self._trained is not None:
+            self._trained.finish()
+        if self.cluster.own_servers:  # TensorFlow in the chief needs them until its end
+            self.decisions.wait_for_removal()
         sys.stdout.flush()
         os._exit(0)  # threads of TensorFlow may wait for servers that end with the chief
 
@@ -290,8 +289,7 @@ class ClusterStages:
         """Lets the other workers end. The chief calls this when all models are trained."""
         self.decisions.announce(f"stage-{self._count + 1}", {END: True})
         if self._trained is not None:
-            with exit_on_cluster_error():
-                self._trained.finish()
+            self._trained.finish()
 
 
 def epoch_name(number: int, epoch: int) -> str:

@@ -15,7 +15,6 @@ from twml_ops.distribute import (
     ChiefBuiltModel,
     HybridTrainer,
     SavedSlots,
-    exit_on_cluster_error,
 )
 from twml_ops.distribute.parameter_server.checkpoint import manager_of
 from twml_ops.training.cluster import (
@@ -264,6 +263,5 @@ class StageTraining:
     def release(self) -> None:
         """Removes the values of the stage from the servers."""
         if self._trainer is not None:
-            with exit_on_cluster_error():
-                self._trainer.release()
+            self._trainer.release()
             self._trainer = None
