@@ -265,7 +265,7 @@ test-tpu: .venv/tpu/.built ## compile the models for TPUs
 test-gpu-check: .venv/gpu-check/.built ## compile the models for GPUs
 	.venv/gpu-check/bin/python -m pytest tests/tpu/test_gpu_check.py
 
-CC_FILES = $(shell git ls-files 'cc/*.cc' 'cc/*.cu' 'cc/*.h' 'examples/*.c' 'examples/*.cc' 'python/*.cc' 'python/*.h' 'tests/cc/*.cc tests/cc/*.h' 'tests/cuda/*.cc' 'tests/cuda/*.h' 'tests/fuzz/*.cc' 'tests/fuzz/*.h' 'twml_ops/include/*.h')
+CC_FILES = $(shell git ls-files 'cc/*.cc' 'cc/*.cu' 'cc/*.h' 'examples/*.c' 'examples/*.cc' 'python/*.cc' 'python/*.h' 'tests/cc/*.cc' 'tests/cc/*.h' 'tests/cuda/*.cc' 'tests/cuda/*.h' 'tests/fuzz/*.cc' 'tests/fuzz/*.h' 'twml_ops/include/*.h')
 
 lint: .venv/lint/.installed ## run linters, type checker and format check
 	.venv/lint/bin/ruff check .
