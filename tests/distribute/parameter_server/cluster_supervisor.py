@@ -50,6 +50,8 @@ def run_task(cluster, data, steps, options, later_timeout, pause, paused, report
             serve(cluster)
         build = dynamic_model if options.pop("rows_of_ids", False) else builder
         optimizer, loss = optimizers.Adagrad(0.1), "binary_crossentropy"
+        if "global_clipnorm" in options:
+            optimizer = optimizers.SGD(0.5, global_clipnorm=options.pop("global_clipnorm"))
         names = options.pop("tables", None)
         if names is not None:
             build, optimizer = functools.partial(model_of_tables, names), optimizer_of_tables(names)

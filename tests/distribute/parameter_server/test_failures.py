@@ -27,6 +27,10 @@ PLANNED = {
 SCENARIOS = {
     "one": {"servers": 2, "workers": 1, "steps": 20, "partition_axis": "row"},
     "two": {"servers": 2, "workers": 2, "steps": 20, "partition_axis": "row"},
+    "one, clipped": {"servers": 1, "workers": 1, "steps": 10, "global_clipnorm": 0.1},
+    "two, clipped": {
+        "servers": 2, "workers": 2, "steps": 10, "partition_axis": "row", "global_clipnorm": 0.1,
+    },
     "slow": {"servers": 1, "workers": 2, "steps": 60, "mode": "async", "pause": [1, 5]},
     "bounded": {
         "servers": 1, "workers": 2, "steps": 30, "mode": "hogwild", "max_staleness": 2,
@@ -84,6 +88,13 @@ def test_two_synchronous_workers_equal_one_with_the_concatenated_batch(outcome):
     assert outcome("two")["deaths"] == []
     for one, two in zip(outcome("one")["weights"], outcome("two")["weights"], strict=True):
         np.testing.assert_allclose(two, one, rtol=2e-6, atol=2e-6)
+
+
+@pytest.mark.slow
+def test_synchronous_workers_clip_by_the_norm_of_the_concatenated_batch(outcome):
+    pairs = zip(outcome("one, clipped")["weights"], outcome("two, clipped")["weights"], strict=True)
+    for one, two in pairs:
+        np.testing.assert_allclose(two, one, rtol=5e-6, atol=5e-6)
 
 
 def test_only_workers_that_were_in_the_run_before_start_generations_of_queues(outcome):

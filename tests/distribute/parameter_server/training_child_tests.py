@@ -306,8 +306,6 @@ def invalid_arguments_are_named():
         make = lambda a=argument, v=value: trainer(optimizers.SGD(0.1), **{a: v})  # noqa: E731
         expect_error(ValueError, argument, make)
     expect_error(ValueError, "optimizer", lambda: trainer(tf.keras.optimizers.SGD(0.1)))
-    clipped = optimizers.SGD(0.1, global_clipnorm=1.0)
-    expect_error(ValueError, "global_clipnorm", lambda: trainer(clipped))
     expect_error(ValueError, "use_ema", lambda: trainer(optimizers.SGD(0.1, use_ema=True)))
 
 

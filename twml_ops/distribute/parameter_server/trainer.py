@@ -93,8 +93,8 @@ class HybridTrainer:
     Args:
         model_builder: () -> an uncompiled Keras model. It is called in every worker and must build
             the same model each time.
-        optimizer: An optimizer of `twml_ops.optimizers` without clipping by norm. The trainer uses
-            a copy of it.
+        optimizer: An optimizer of `twml_ops.optimizers`, of which the trainer uses a copy. Each
+            asynchronous worker clips its gradients by their own norm.
         loss: The loss, as for `Model.compile`.
         cluster: The cluster; None: as `TF_CONFIG` describes it, or without `TF_CONFIG` this process
             alone.
@@ -129,7 +129,8 @@ class HybridTrainer:
             update each table once, with the sum of the gradients of the k mean losses and with the
             learning rate of the first step, and so are weights in front of a table. The last steps
             of a `fit`, fewer than k, have an exchange each. k > 1 is not available for several
-            synchronous workers, nor for models in which a table is behind another one.
+            synchronous workers, for models in which a table is behind another one, nor for
+            optimizers that clip by norm.
         steps_per_execution: Steps of a call of TensorFlow, a multiple of `exchange_every`; None:
             `exchange_every`. With 8 or more, the CPU time of a call is small beside that of its
             steps. The graph has so many copies of a step, and tracing it takes so many times
@@ -221,7 +222,7 @@ class HybridTrainer:
         if not timeout > 0:
             raise ValueError(f"timeout must be positive, got {timeout}")
         require_native("HybridTrainer")
-        check_optimizer(optimizer)
+        check_optimizer(optimizer, exchange_every)
         self.cluster = Cluster.from_environment() if cluster is None else cluster
         workers = len(self.cluster.workers)
         for option, is_used in (
