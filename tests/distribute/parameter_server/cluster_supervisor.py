@@ -26,6 +26,7 @@ from tests.distribute.parameter_server.model import (
     dynamic_model,
     id_batches,
     model_of_tables,
+    model_with_states,
     optimizer_of_tables,
     plan_of_tables,
 )
@@ -49,6 +50,7 @@ def run_task(cluster, data, steps, options, later_timeout, pause, paused, report
         if cluster.job == "ps":
             serve(cluster)
         build = dynamic_model if options.pop("rows_of_ids", False) else builder
+        build = model_with_states if options.pop("states", False) else build
         optimizer, loss = optimizers.Adagrad(0.1), "binary_crossentropy"
         if "global_clipnorm" in options:
             optimizer = optimizers.SGD(0.5, global_clipnorm=options.pop("global_clipnorm"))

@@ -19,6 +19,30 @@ def builder(norm=False):
     return tf.keras.Model(inputs, tf.keras.layers.Dense(1, activation="sigmoid")(hidden))
 
 
+class RowSums(tf.keras.layers.Layer):
+    """The sum of the values of each row, [B, 1]."""
+
+    def call(self, values):
+        return tf.reduce_sum(values, axis=1)[:, None]
+
+    def compute_output_shape(self, input_shape):
+        return (input_shape[0], 1)
+
+
+def model_with_states(changing=True):
+    """States that batches change, by three rules, and weights that nothing changes."""
+    tf.keras.utils.set_random_seed(3)
+    inputs = [tf.keras.Input([None], dtype=t, ragged=True) for t in ("int64", "float32")]
+    sums = RowSums()(inputs[1])
+    fixed = tf.keras.layers.Dense(3, trainable=False, name="fixed")(sums)
+    moving = tf.keras.layers.BatchNormalization(momentum=0.9, trainable=changing)(sums)
+    hidden = [fixed, moving, layers.SparseLinear(4, ROWS)(inputs)]
+    for norm in (layers.MaxNorm(ROWS), layers.OnlineStandardize(ROWS)) if changing else ():
+        hidden.append(layers.SparseLinear(4, ROWS, activation="relu")(norm(inputs)))
+    joined = tf.keras.layers.Concatenate()(hidden)
+    return tf.keras.Model(inputs, tf.keras.layers.Dense(1, activation="sigmoid")(joined))
+
+
 def whole_batches(part=0, parts=1):
     """Returns eight batches, or of each only part `part` of `parts`."""
     rng = np.random.default_rng(0)

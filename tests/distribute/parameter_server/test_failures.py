@@ -10,7 +10,12 @@ from benchmarks.distributed.network import unavailable
 from tests import forked
 from tests.child_process import ChildProcess
 from tests.distribute.parameter_server import faulty_network
-from tests.distribute.parameter_server.model import assert_close_by_way, names_of_tables
+from tests.distribute.parameter_server.model import (
+    ROWS,
+    assert_close_by_way,
+    names_of_tables,
+    whole_batches,
+)
 from twml_ops.distribute.launch import EXIT_LOST
 
 SAME_DATA = {"one_batch": True, "partition_axis": "row"}
@@ -31,6 +36,7 @@ SCENARIOS = {
     "two, clipped": {
         "servers": 2, "workers": 2, "steps": 10, "partition_axis": "row", "global_clipnorm": 0.1,
     },
+    "states": {"servers": 2, "workers": 2, "steps": 8, "partition_axis": "row", "states": True},
     "slow": {"servers": 1, "workers": 2, "steps": 60, "mode": "async", "pause": [1, 5]},
     "bounded": {
         "servers": 1, "workers": 2, "steps": 30, "mode": "hogwild", "max_staleness": 2,
@@ -95,6 +101,24 @@ def test_synchronous_workers_clip_by_the_norm_of_the_concatenated_batch(outcome)
     pairs = zip(outcome("one, clipped")["weights"], outcome("two, clipped")["weights"], strict=True)
     for one, two in pairs:
         np.testing.assert_allclose(two, one, rtol=5e-6, atol=5e-6)
+
+
+@pytest.mark.slow
+def test_states_of_layers_learn_from_the_batches_of_all_synchronous_workers(outcome):
+    found = [np.array(w) for w in outcome("states")["weights"]]
+    largest, moments = np.zeros(ROWS, "f"), [[] for _ in range(ROWS)]
+    mean, variance = np.zeros(1), np.ones(1)
+    for (ids, values), _ in whole_batches():
+        np.maximum.at(largest, ids.numpy(), np.abs(values.numpy()))
+        for i, v in zip(ids.flat_values.numpy(), values.flat_values.numpy(), strict=True):
+            moments[i].append(v)
+        parts = np.split(values.numpy().sum(axis=1), 2)
+        mean = 0.9 * mean + 0.1 * np.mean(parts)
+        variance = 0.9 * variance + 0.1 * np.mean([p.var() for p in parts])
+    seen = [(len(v), np.mean(v or [0.0]), np.var(v or [0.0]) * len(v)) for v in moments]
+    for want, tolerance in ((largest, 0), (seen, 1e-6), (mean, 1e-5), (variance, 1e-5)):
+        same = [w.shape == np.shape(want) and np.allclose(w, want, tolerance, 1e-7) for w in found]
+        assert any(same), want
 
 
 def test_only_workers_that_were_in_the_run_before_start_generations_of_queues(outcome):

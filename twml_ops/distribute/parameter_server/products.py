@@ -10,7 +10,7 @@ products of the next batches one exchange ahead: their entries stay on the serve
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -320,6 +320,16 @@ def check_only_read(handles: list[tf.Tensor]) -> None:
     for op in (op for handle in handles for op in handle.consumers()):
         if op.type not in _READS:
             raise _state_error(op)
+
+
+def reads_only(handle: tf.Tensor, others: Collection[Any]) -> bool:
+    """Tells whether the ops of a graph only read a variable.
+
+    Args:
+        handle: The handle of the variable in the graph.
+        others: Ops that do not count.
+    """
+    return all(op.type in _READS or op in others for op in handle.consumers())
 
 
 def _state_error(op: Any) -> ValueError:

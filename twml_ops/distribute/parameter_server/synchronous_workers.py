@@ -1,10 +1,10 @@
 """Synchronous workers: how the gradients of several workers become one update.
 
 Every worker puts the contributions of its batch into queues on the servers that need them: entries
-(which are on the servers already, from the forward product), gradients of products, and dense
-gradients (`contributions_of`). Then it enqueues a ticket with the number of the step. Worker 0, the
-leader, waits for the tickets of all workers, dequeues their contributions, combines them
-(`combine`), applies the update of the concatenated batch, and releases the other workers, the
+(which are on the servers already, from the forward product), gradients of products, dense gradients
+and states of layers (`contributions_of`). Then it enqueues a ticket with the number of the step.
+Worker 0, the leader, waits for the tickets of all workers, dequeues their contributions, combines
+them (`combine`), applies the update of the concatenated batch, and releases the other workers, the
 followers. Unless all tickets have arrived, nothing is updated.
 
 A restarted worker starts a new generation of queues and closes the queues of the old one, which may
@@ -17,7 +17,7 @@ then starts a new generation.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
@@ -34,6 +34,22 @@ _TENSORS_PER_USE = 4  # ids, values, row_splits and the gradient of the product
 
 Contributions = Mapping[tuple[str, str], Sequence[tf.Tensor]]
 """(device, label) -> the tensors that a worker sends to that device under that label."""
+
+
+class JoinedContributions(NamedTuple):
+    """What the leader has of the contributions of all workers.
+
+    Attributes:
+        sparse: [server][worker] entries and gradients of products.
+        gradients: The dense gradients of the concatenated batch; None where there is none.
+        states: [worker] the states of layers after its batch.
+        shares: The share of each worker in the examples, float32 scalars.
+    """
+
+    sparse: list[list[ShardGradients]]
+    gradients: list[Any]
+    states: list[list[tf.Tensor]]
+    shares: list[tf.Tensor]
 
 
 class GradientQueues:
@@ -228,6 +244,7 @@ def contributions_of(
     by_server: Sequence[ShardGradients],
     gradients: Sequence[Any],
     num_rows: tf.Tensor,
+    states: Sequence[tf.Tensor] = (),
 ) -> dict[tuple[str, str], list[tf.Tensor]]:
     """Returns what a worker contributes to a step.
 
@@ -236,6 +253,7 @@ def contributions_of(
         by_server: For each server, entries and gradients of products, on the server.
         gradients: The dense gradients; None where there is none.
         num_rows: The number of examples of the batch, a float32 scalar.
+        states: The states of layers after the batch.
 
     Returns:
         (device, label) -> tensors for that device.
@@ -246,7 +264,8 @@ def contributions_of(
         if uses
     }
     packed = encoding.pack_gradients([g for g in gradients if g is not None])
-    own[devices[0], "dense"] = [num_rows, *tf.nest.flatten(packed, expand_composites=True)]
+    flat = tf.nest.flatten(packed, expand_composites=True)
+    own[devices[0], "dense"] = [num_rows, *flat, *encoding.pack_gradients(states)]
     return own
 
 
@@ -255,7 +274,8 @@ def combine(
     collected: Mapping[tuple[str, str], Sequence[Sequence[tf.Tensor]]],
     by_server: Sequence[ShardGradients],
     gradients: Sequence[Any],
-) -> tuple[list[list[ShardGradients]], list[Any]]:
+    states: Sequence[tf.Tensor] = (),
+) -> JoinedContributions:
     """Combines the contributions of all workers into the contributions of the concatenated batch.
 
     Args:
@@ -263,9 +283,7 @@ def combine(
         collected: (device, label) -> [worker] the tensors of `contributions_of`.
         by_server: For each server, entries and gradients of products of this worker.
         gradients: The dense gradients of this worker.
-
-    Returns:
-        [server][worker] entries and gradients, and the dense gradients.
+        states: The states of layers after the batch of this worker.
     """
     sparse: list[list[ShardGradients]] = []
     for device, uses in zip(devices, by_server, strict=True):
@@ -289,10 +307,13 @@ def combine(
     shares = [n / tf.add_n(rows) for n in rows]
     like = [g for g in gradients if g is not None]
     structure = encoding.pack_gradients(like)
+    end = 1 + len(tf.nest.flatten(structure, expand_composites=True))
     by_worker = [
-        tf.nest.pack_sequence_as(structure, w[1:], expand_composites=True)
+        tf.nest.pack_sequence_as(structure, w[1:end], expand_composites=True)
         for w in collected[devices[0], "dense"]
     ]
     packed = [weighted_sum(g, shares) for g in zip(*by_worker, strict=True)]
     means = iter(encoding.unpack_gradients(packed, like))
-    return sparse, [None if g is None else next(means) for g in gradients]
+    dense = [None if g is None else next(means) for g in gradients]
+    after = [encoding.unpack_gradients(w[end:], states) for w in collected[devices[0], "dense"]]
+    return JoinedContributions(sparse, dense, after, shares)
