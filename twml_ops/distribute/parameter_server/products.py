@@ -15,6 +15,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from twml_ops import ops
 from twml_ops.distribute.parameter_server import encoding
 from twml_ops.distribute.parameter_server.tables import RemoteTable, RemoteVariable
 from twml_ops.placement.entries import CsrEntries
@@ -168,7 +169,7 @@ def join_products(products: Sequence[TableProduct], batches: int) -> list[TableP
         entries = [each.entries for each in by_batch if each.entries is not None]
         key = tuple(id(t) for each in entries for t in each)
         if key not in joined:
-            joined[key] = _concat_batches(entries)
+            joined[key] = _join_batches(entries)
         table, binary = by_batch[0].table, by_batch[0].binary
         found.append(TableProduct(table, binary, joined[key], batches=by_batch))
     return found
@@ -185,10 +186,12 @@ def join_gradients(products: Sequence[TableProduct]) -> None:
         product.gradient = tf.concat(gradients, axis=0) if gradients else None
 
 
-def _concat_batches(batches: Sequence[CsrEntries]) -> CsrEntries:
-    ids, values, splits = zip(*batches, strict=True)
-    together = None if values[0] is None else tf.concat(values, axis=0)
-    return tf.concat(ids, axis=0), together, encoding.concat_row_splits(splits)
+def _join_batches(batches: Sequence[CsrEntries]) -> CsrEntries:
+    binary = batches[0].values is None
+    none = tf.zeros([0]) if binary else None
+    whole = [(ids, none if binary else values, splits) for ids, values, splits in batches]
+    ids, values, row_splits, _ = ops.join_batches(whole)
+    return ids, None if binary else values, row_splits
 
 
 class StoredProducts:

@@ -210,7 +210,7 @@ class StepGraph:
         by_server = self._updates.gradients_by_server(used)
         not_counted = tf.zeros([0], tf.int64)
         if self.queues is None:
-            self._updates.update(used, [[uses] for uses in by_server], gradients)
+            self._updates.update(used, by_server, gradients)
             return loss, self._count_step(number), self._count_own_step()
         num_rows = tf.cast(tf.shape(tf.nest.flatten(y)[0])[0], tf.float32)
         devices = self.cluster.devices
@@ -272,9 +272,7 @@ class StepGraph:
         sums = [add_gradients(each) for each in zip(*dense, strict=True)]
         self._updates.send_gradients(number, scalars, sums)
         used = [p for p in products if p.gradient is not None]
-        self._updates.update_tables(
-            used, [[uses] for uses in self._updates.gradients_by_server(used)]
-        )
+        self._updates.update_tables(used, self._updates.gradients_by_server(used))
         if self.state.shared_variables:
             self._updates.update_on_servers(sums, len(group))
         else:

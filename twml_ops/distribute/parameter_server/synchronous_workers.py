@@ -16,15 +16,21 @@ then starts a new generation.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import tensorflow as tf
 
+from twml_ops import ops
 from twml_ops.distribute.parameter_server import encoding
 from twml_ops.distribute.parameter_server.cluster import Cluster
 from twml_ops.distribute.parameter_server.state import GENERATIONS, RunState
-from twml_ops.distribute.parameter_server.updates import ShardGradients, weighted_sum
+from twml_ops.distribute.parameter_server.updates import (
+    ShardGradient,
+    ShardGradients,
+    weighted_sum,
+)
 
 _MAX_CLOSED = 64  # how many old generations a restarted worker closes
 OTHER_STEP = "twml_ops: a worker is at another step"
@@ -40,13 +46,13 @@ class JoinedContributions(NamedTuple):
     """What the leader has of the contributions of all workers.
 
     Attributes:
-        sparse: [server][worker] entries and gradients of products.
+        sparse: [server] entries and gradients of products.
         gradients: The dense gradients of the concatenated batch; None where there is none.
         states: [worker] the states of layers after its batch.
         shares: The share of each worker in the examples, float32 scalars.
     """
 
-    sparse: list[list[ShardGradients]]
+    sparse: list[ShardGradients]
     gradients: list[Any]
     states: list[list[tf.Tensor]]
     shares: list[tf.Tensor]
@@ -285,23 +291,18 @@ def combine(
         gradients: The dense gradients of this worker.
         states: The states of layers after the batch of this worker.
     """
-    sparse: list[list[ShardGradients]] = []
+    sparse: list[ShardGradients] = []
     for device, uses in zip(devices, by_server, strict=True):
         if not uses:
-            sparse.append([])
+            sparse.append({})
             continue
         workers = collected[device, "sparse"]
         with tf.device(device):
-            sizes = [tf.cast(tf.shape(w[3])[0], tf.float32) for w in workers]
-            total = tf.add_n(sizes)
             sparse.append(
-                [
-                    {
-                        use: (encoding.ShardEntries(*w[i : i + 3]), w[i + 3] * (n / total))
-                        for use, i in zip(uses, range(0, len(w), _TENSORS_PER_USE), strict=True)
-                    }
-                    for w, n in zip(workers, sizes, strict=True)
-                ]
+                {
+                    use: _joined([w[i : i + _TENSORS_PER_USE] for w in workers])
+                    for use, i in zip(uses, itertools.count(0, _TENSORS_PER_USE), strict=False)
+                }
             )
     rows = [w[0] for w in collected[devices[0], "dense"]]
     shares = [n / tf.add_n(rows) for n in rows]
@@ -317,3 +318,9 @@ def combine(
     dense = [None if g is None else next(means) for g in gradients]
     after = [encoding.unpack_gradients(w[end:], states) for w in collected[devices[0], "dense"]]
     return JoinedContributions(sparse, dense, after, shares)
+
+
+def _joined(workers: Sequence[Sequence[tf.Tensor]]) -> ShardGradient:
+    """The entries of the batches of all workers, and the gradient of the mean loss of all."""
+    joined = ops.join_batches([w[:3] for w in workers], [w[3] for w in workers])
+    return encoding.ShardEntries(*joined[:3]), joined[3]

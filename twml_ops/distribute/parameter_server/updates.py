@@ -169,14 +169,14 @@ class Updates:
     def update(
         self,
         used: list[TableProduct],
-        sparse: list[list[ShardGradients]],
+        sparse: Sequence[ShardGradients],
         gradients: list[Any],
     ) -> None:
         """Updates tables and dense weights.
 
         Args:
             used: The products that have gradients.
-            sparse: [server][worker] entries and gradients.
+            sparse: [server] entries and gradients of all workers.
             gradients: The dense gradients; None where there is none.
         """
         norms = self.update_tables(used, sparse, gradients)
@@ -188,14 +188,14 @@ class Updates:
     def update_tables(
         self,
         used: list[TableProduct],
-        sparse: list[list[ShardGradients]],
+        sparse: Sequence[ShardGradients],
         gradients: Sequence[Any] = (),
     ) -> clipping.Norms:
         """Updates each shard on its server, with the sum of the gradients of all workers.
 
         Args:
             used: The products that have gradients.
-            sparse: [server][worker] entries and gradients.
+            sparse: [server] entries and gradients of all workers.
             gradients: The dense gradients, if an optimizer clips by norm; None where there is none.
 
         Returns:
@@ -219,7 +219,7 @@ class Updates:
         return norms
 
     def _gradients_of_parts(
-        self, used: list[TableProduct], sparse: list[list[ShardGradients]]
+        self, used: list[TableProduct], sparse: Sequence[ShardGradients]
     ) -> Iterator[clipping.PartGradient]:
         """Iterates over the parts of the tables that have gradients, and computes these."""
         for table in self._placement.tables:
@@ -228,11 +228,10 @@ class Updates:
                 continue
             optimizer = optimizer_of(self._optimizer, table)
             for part, server in enumerate(table.division.servers):
-                workers = sparse[server]
-                by_use = [([worker[i] for worker in workers], used[i].binary) for i in uses]
-                shard = table.shards[part]
+                shard, of_server = table.shards[part], sparse[server]
                 with tf.device(shard.device):
-                    gradient = add_gradients([_shard_gradient(shard, *use) for use in by_use])
+                    by_use = [_shard_gradient(shard, *of_server[i], used[i].binary) for i in uses]
+                    gradient = add_gradients(by_use)
                 yield clipping.PartGradient(optimizer, table, part, gradient)
 
     def update_local(self, gradients: list[Any], norms: clipping.Norms = _NO_NORMS) -> None:
@@ -358,16 +357,11 @@ def update_part(
 
 
 def _shard_gradient(
-    shard: RemoteVariable, contributions: Sequence[ShardGradient], binary: bool
+    shard: RemoteVariable, entries: encoding.ShardEntries, gradient: tf.Tensor, binary: bool
 ) -> tf.IndexedSlices:
-    """Returns the gradient of a shard from one use of its table by all workers."""
-    entries = encoding.concat_entries([entries for entries, _ in contributions])
-    gradients = [g for _, g in contributions]
-    gradient = gradients[0] if len(gradients) == 1 else tf.concat(gradients, axis=0)
+    """Returns the gradient of a shard from one use of its table."""
     shape = tf.constant(shard.shape.as_list(), tf.int64)
-    return ops.weights_grad(
-        entries.ids, entries.values, entries.row_splits, gradient, shape, binary
-    )
+    return ops.weights_grad(*entries, gradient, shape, binary)
 
 
 def update_dense_variable(
