@@ -53,8 +53,9 @@ def run_task(cluster, data, steps, options, later_timeout, pause, paused, report
     try:
         if cluster.job == "ps":
             serve(cluster)
-        halves = functools.partial(dynamic_model, in_halves=options.pop("in_halves", False))
-        build = halves if options.pop("rows_of_ids", False) else builder
+        ids = {name: options.pop(name) for name in ("in_halves", "uses") if name in options}
+        of_ids = functools.partial(dynamic_model, **ids)
+        build = of_ids if options.pop("rows_of_ids", False) else builder
         build = model_with_states if options.pop("states", False) else build
         optimizer, loss = optimizers.Adagrad(0.1), "binary_crossentropy"
         if "global_clipnorm" in options:

@@ -97,12 +97,17 @@ def dynamic_model(dense=True, uses=1, in_halves=False, **options):
     inputs = [tf.keras.Input([None], dtype=t, ragged=True) for t in ("int64", "float32")]
     options = {"activation": "relu", "use_bias": False, "name": "ids", **options}
     layer = layers.DynamicSparseLinear(8, CAPACITY, **options)
+
+    def product(inputs):
+        found = layer(inputs)
+        return found + layer([inputs[0] // 3, inputs[1]]) if uses == 2 else found  # other ids
+
     if in_halves:
-        hidden = Join()([layer([Half(part)(t) for t in inputs]) for part in (False, True)])
+        halves = [product([Half(second)(t) for t in inputs]) for second in (False, True)]
+        # Keras calls layers that are farther from the output first.
+        hidden = Join()([tf.keras.layers.Activation("linear")(halves[0]), halves[1]])
     else:
-        hidden = layer(inputs)
-    if uses == 2:  # the second time with other ids
-        hidden = hidden + layer([inputs[0] // 3, inputs[1]])
+        hidden = product(inputs)
     if dense:
         hidden = tf.keras.layers.Dense(1, activation="sigmoid")(hidden)
     return tf.keras.Model(inputs, hidden)

@@ -28,7 +28,9 @@ PLANNED = {
     "servers": 2, "workers": 2, "mode": "sync",
     "tables": names_of_tables(["table", "row", "column"], ["adagrad", "adam"]),
 }  # fmt: skip
-TWO_WITH_IDS = {"steps": 20, "rows_of_ids": True, "steps_per_execution": 2, **SYNCHRONOUS}
+TWO_WITH_IDS = {
+    "steps": 20, "rows_of_ids": True, "uses": 2, "steps_per_execution": 2, **SYNCHRONOUS,
+}  # fmt: skip
 
 SCENARIOS = {
     "one": {"servers": 2, "workers": 1, "steps": 20, "partition_axis": "row"},
@@ -63,7 +65,7 @@ SCENARIOS = {
         "checkpoints": True, "checkpoint_every": 4, "timeout": 120,
     },
     "rows of ids, one": {
-        "servers": 1, "workers": 1, "steps": 20, "rows_of_ids": True, "in_halves": True,
+        "servers": 1, "workers": 1, "steps": 20, "rows_of_ids": True, "uses": 2, "in_halves": True,
     },
     "rows of ids, two": TWO_WITH_IDS,
     "rows of ids, two, kills": {
@@ -209,7 +211,7 @@ def test_synchronous_workers_give_rows_to_ids_as_one_process_does_for_parts_of_a
 @pytest.mark.slow
 @pytest.mark.one_tf
 def test_rows_of_ids_of_two_workers_have_the_same_bits_after_three_kills(outcome):
-    """A step that is repeated looks up its ids again, which changes counts and no row."""
+    """A step that is repeated looks up its ids again, which changes their counts only."""
     killed, undisturbed = (outcome(f"rows of ids, two{n}") for n in (", kills", ""))
     assert "hang" not in killed
     assert sum(d[2] == 9 for d in killed["deaths"]) == 3
