@@ -28,6 +28,9 @@ PLANNED = {
     "servers": 2, "workers": 2, "mode": "sync",
     "tables": names_of_tables(["table", "row", "column"], ["adagrad", "adam"]),
 }  # fmt: skip
+TWO_WITH_IDS = {
+    "steps": 20, "rows_of_ids": True, "uses": 2, "steps_per_execution": 2, **SYNCHRONOUS,
+}  # fmt: skip
 
 SCENARIOS = {
     "one": {"servers": 2, "workers": 1, "steps": 20, "partition_axis": "row"},
@@ -60,6 +63,14 @@ SCENARIOS = {
         "servers": 2, "workers": 1, "steps": 20, "partition_axis": "row", "rows_of_ids": True,
         "kills": [[7, "ps", 1, 3], [13, "worker", 0, 3]],
         "checkpoints": True, "checkpoint_every": 4, "timeout": 120,
+    },
+    "rows of ids, one": {
+        "servers": 1, "workers": 1, "steps": 20, "rows_of_ids": True, "uses": 2, "in_halves": True,
+    },
+    "rows of ids, two": TWO_WITH_IDS,
+    "rows of ids, two, kills": {
+        **TWO_WITH_IDS, "kills": [[6, "worker", 1, 3], [12, "ps", 1, 3], [16, "worker", 0, 3]],
+        "checkpoints": True, "checkpoint_every": 4, "timeout": 120, "limit": 1800,
     },
     "no kills": {"steps": 20, **SYNCHRONOUS},
     "plan": {"steps": 8, **PLANNED},
@@ -186,6 +197,28 @@ def test_rows_of_ids_have_the_same_bits_after_a_killed_server_and_a_killed_worke
     assert "hang" not in killed
     assert [d[:2] for d in killed["deaths"] if d[2] == 9] == [["ps", 1], ["worker", 0]]
     assert killed["weights"] == child.request({**undisturbed, "rows_of_ids": True})["weights"]
+
+
+@pytest.mark.slow
+def test_synchronous_workers_give_rows_to_ids_as_one_process_does_for_parts_of_a_batch(outcome):
+    """Keys, counts and evictions are equal, and the rows differ in the order of additions only."""
+    want, got = (outcome(f"rows of ids, {n}")["weights"] for n in ("one", "two"))
+    for one, two in zip(want, got, strict=True):
+        tolerance = 0 if np.array(one).dtype.kind in "bi" else 5e-6
+        np.testing.assert_allclose(two, one, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.slow
+@pytest.mark.one_tf
+def test_rows_of_ids_of_two_workers_have_the_same_bits_after_three_kills(outcome):
+    """A step that is repeated looks up its ids again, which changes their counts only."""
+    killed, undisturbed = (outcome(f"rows of ids, two{n}") for n in (", kills", ""))
+    assert "hang" not in killed
+    assert sum(d[2] == 9 for d in killed["deaths"]) == 3
+    pairs = zip(killed["weights"], undisturbed["weights"], strict=True)
+    rows = [(a, b) for a, b in pairs if np.array(a).dtype.kind == "f"]
+    assert rows
+    assert all(a == b for a, b in rows)
 
 
 @pytest.mark.slow

@@ -25,6 +25,7 @@ import tensorflow as tf
 from twml_ops import ops
 from twml_ops.distribute.parameter_server import encoding
 from twml_ops.distribute.parameter_server.cluster import Cluster
+from twml_ops.distribute.parameter_server.dynamic_rows import turn_of
 from twml_ops.distribute.parameter_server.state import GENERATIONS, RunState
 from twml_ops.distribute.parameter_server.updates import (
     ShardGradient,
@@ -96,10 +97,14 @@ class GradientQueues:
         counter = self._state.generation
         self.generation = int(counter.assign_add(tf.constant(1, tf.int64)).numpy())
         first = self.generation // GENERATIONS * GENERATIONS + 1
+        devices, lookups = self._state.devices, range(len(self._state.lookups))
+        turns = [(devices[n % len(devices)], turn_of(n)) for n in lookups]
+        places = [(self._home, "ticket"), (self._home, "go"), *turns]
         for old in range(max(first, self.generation - _MAX_CLOSED), self.generation):
             for worker in self.followers:
-                for label in ("ticket", "go"):
-                    self._close(self._queue(self._home, f"{label}/{worker}", [tf.int64], old))
+                for device, label in places:
+                    queue = self._queue(device, f"{label}/{worker}", [tf.int64], old)
+                    self._close(device, queue)
 
     def rejoin(self) -> bool:
         """Joins the current generation.
@@ -194,6 +199,38 @@ class GradientQueues:
             with tf.device(self._home), tf.control_dependencies([before]):
                 tf.raw_ops.QueueEnqueueV2(handle=queue, components=[tf.identity(step)])
 
+    def wait_for_turn(self, device: str, label: str) -> list[tf.Operation]:
+        """Waits in a step until the worker before this one has passed its turn. Used in a graph.
+
+        Args:
+            device: The device of a server, on which all workers wait.
+            label: What the turn is for.
+
+        Returns:
+            The op that waits; none for the leader, which is the first.
+        """
+        if self.worker == 0:
+            return []
+        queue = self._queue(device, f"{label}/{self.worker}", [tf.int64])
+        with tf.device(device):
+            (number,) = _dequeue(queue, [tf.TensorSpec([], tf.int64)])
+        return [number.op]
+
+    def pass_turn(self, device: str, label: str, after: Sequence[tf.Operation]) -> None:
+        """Passes the turn to the next worker, if there is one. Used in a graph.
+
+        Args:
+            device: The device of the server.
+            label: What the turn is for.
+            after: Ops of the device that belong to the turn of this worker.
+        """
+        if self.worker + 1 not in self.followers:
+            return
+        queue = self._queue(device, f"{label}/{self.worker + 1}", [tf.int64])
+        with tf.device(device), tf.control_dependencies(list(after)):
+            number = tf.constant(self.worker, tf.int64)
+            tf.raw_ops.QueueEnqueueV2(handle=queue, components=[number])
+
     def _queue(
         self, device: str, label: str, types: Sequence[Any], generation: int | None = None
     ) -> tf.Tensor:
@@ -211,8 +248,8 @@ class GradientQueues:
                 )
         return self._handles[name]
 
-    def _close(self, queue: tf.Tensor) -> None:
-        with tf.device(self._home):
+    def _close(self, device: str, queue: tf.Tensor) -> None:
+        with tf.device(device):
             tf.raw_ops.QueueCloseV2(handle=queue, cancel_pending_enqueues=True)
 
 

@@ -87,8 +87,8 @@ class HybridTrainer:
     coordinator.
 
     The tables are the kernels of `SparseLinear`, `GroupedSparseLinear`, `FieldEmbedding` and, with
-    one worker, `DynamicSparseLinear` layers. Create the trainer before any tensor: it connects this
-    process to the servers and waits until they are reachable.
+    one worker or synchronous ones, `DynamicSparseLinear` layers. Create the trainer before any
+    tensor: it connects this process to the servers and waits until they are reachable.
 
     Args:
         model_builder: () -> an uncompiled Keras model. It is called in every worker and must build
@@ -534,7 +534,8 @@ class HybridTrainer:
             model(x, training=False)  # creates all weights and shows the placement the batch
         self._table_plan.check(self.placement.tables)
         if self.placement.lookups:
-            check_options(len(cluster.workers), self._pipeline, self._exchange_every)
+            workers = len(cluster.workers)
+            check_options(workers, self.mode, self._pipeline, self._exchange_every)
         model.compile(loss=self._loss)
         share_dense = len(cluster.workers) > 1
         args = (self._prefix, cluster, self.placement.tables, model, self.optimizer, share_dense)
@@ -548,6 +549,7 @@ class HybridTrainer:
         self.model = model
         needs_queues = share_dense and self.mode == "sync"
         self._queues = GradientQueues(cluster, self.state) if needs_queues else None
+        self.placement.turns = self._queues
         self._call(
             "joining the run",
             join_run,

@@ -308,7 +308,7 @@ class Updates:
             optimizer.iterations,
         )
 
-    def _trained_pairs(self, gradients: list[Any]) -> list[tuple[Any, Any]]:
+    def _trained_pairs(self, gradients: Sequence[Any]) -> list[tuple[Any, Any]]:
         pairs = zip(gradients, self._state.trained, strict=True)
         return [(g, v) for g, v in pairs if g is not None]
 
