@@ -187,11 +187,10 @@ def join_gradients(products: Sequence[TableProduct]) -> None:
 
 
 def _join_batches(batches: Sequence[CsrEntries]) -> CsrEntries:
-    binary = batches[0].values is None
-    none = tf.zeros([0]) if binary else None
-    whole = [(ids, none if binary else values, splits) for ids, values, splits in batches]
+    none = tf.zeros([0])
+    whole = [(ids, none if v is None else v, splits) for ids, v, splits in batches]
     ids, values, row_splits, _ = ops.join_batches(whole)
-    return ids, None if binary else values, row_splits
+    return ids, None if batches[0][1] is None else values, row_splits
 
 
 class StoredProducts:

@@ -359,5 +359,5 @@ def combine(
 
 def _joined(workers: Sequence[Sequence[tf.Tensor]]) -> ShardGradient:
     """The entries of the batches of all workers, and the gradient of the mean loss of all."""
-    joined = ops.join_batches([w[:3] for w in workers], [w[3] for w in workers])
+    joined = ops.join_batches([(w[0], w[1], w[2]) for w in workers], [w[3] for w in workers])
     return encoding.ShardEntries(*joined[:3]), joined[3]
