@@ -9,7 +9,7 @@ of the table, which set the rows and the rows of the slots to their initial valu
 
 Synchronous workers look up one after another in each step, the leader first (`turns`), so the rows
 are the ones of a process that looks up the parts of the batch in this order. Each worker sends the
-numbers of all rows that got a new id since the last update, also those of workers before it, whose
+numbers of all rows that got a new id since the last update, also from a worker before it, whose
 message may arrive later. Nothing updates a row in between, so that it may begin anew twice. While
 the leader writes a checkpoint between two steps, no other worker can change the rows.
 """
