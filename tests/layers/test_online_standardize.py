@@ -48,6 +48,29 @@ def test_layers_that_saw_parts_merge_to_one_that_saw_all(kind):
             merged.merge(other)
 
 
+@pytest.mark.parametrize("decay", [1.0, 0.9])
+@pytest.mark.parametrize("kind", [OnlineStandardize, MaxNorm])
+def test_the_states_after_parts_of_a_batch_join_to_the_state_after_the_batch(kind, decay):
+    """Features are in one part, in several, before the batch only, for the first time, or never."""
+    layer = kind(7, decay=decay, use_bias=False)
+    layer(batch([[0, 1], [2, 4], [1, 0]], [[1, 9], [7, -3], [2, 8]]), training=True)
+    before = tf.convert_to_tensor(layer.state)
+
+    def state_after(ids, values):
+        layer.state.assign(before)
+        layer(batch(ids, values), training=True)
+        return tf.convert_to_tensor(layer.state)
+
+    parts = [
+        ([[0, 1], [1, 1]], [[3, 1], [2, -5]]),
+        ([[1, 2]], [[6, 10]]),
+        ([[1, 5], [5, 3]], [[4, -2], [1, 0.5]]),
+    ]
+    want = state_after(*(np.concatenate(p) for p in zip(*parts, strict=True)))
+    joined = layer.joined_state(before, [state_after(*p) for p in parts])
+    np.testing.assert_allclose(joined, want, rtol=1e-12)
+
+
 @pytest.mark.parametrize("kind", [OnlineStandardize, MaxNorm])
 def test_decay_forgets_how_it_was(kind):
     layer = kind(1, decay=0.9, use_bias=False)

@@ -252,3 +252,57 @@ def test_distinct_ids_must_fit_into_the_type_of_ids(through):
         np.testing.assert_array_equal(ops.unpack_entries(message)[0], ids)
         with pytest.raises(tf.errors.InvalidArgumentError, match="32-bit integers cannot hold"):
             ops.unpack_entries(message, tf.int32)
+
+
+def batches_of(seed, sizes, dtype, binary):
+    """Batches and gradients of mean losses of `sizes` examples, some without entries."""
+    rng = np.random.default_rng(seed)
+    found = []
+    for size in sizes:
+        lengths = rng.integers(0, 4, size)
+        entries = int(lengths.sum())
+        values = rng.normal(size=0 if binary else entries).astype(np.float32)
+        ids = rng.integers(0, 50, entries).astype(dtype)
+        found.append((ids, values, np.concatenate([[0], np.cumsum(lengths)])))
+    return found, [rng.normal(size=(size, 3)).astype(np.float32) for size in sizes]
+
+
+@needs_library
+@pytest.mark.parametrize("dtype", [np.int32, np.int64])
+@pytest.mark.parametrize("binary", [False, True])
+@pytest.mark.parametrize("sizes", [[4], [0], [3, 5], [0, 2, 0, 7], [1] * 9, [0, 0]])
+def test_joined_batches_are_one_batch_of_all_examples(dtype, binary, sizes):
+    batches, gradients = batches_of(1, sizes, dtype, binary)
+
+    def joined(*tensors):
+        whole = [tensors[i : i + 3] for i in range(0, 3 * len(sizes), 3)]
+        return ops.join_batches(whole, tensors[3 * len(sizes) :])
+
+    flat = [tf.convert_to_tensor(t) for t in (*itertools.chain(*batches), *gradients)]
+    for call in (joined, tf.function(joined, autograph=False)):
+        ids, values, row_splits, gradient = (t.numpy() for t in call(*flat))
+        assert ids.dtype == dtype
+        np.testing.assert_array_equal(ids, np.concatenate([b[0] for b in batches]))
+        np.testing.assert_array_equal(values, np.concatenate([b[1] for b in batches]))
+        lengths = np.concatenate([np.diff(b[2]) for b in batches])
+        np.testing.assert_array_equal(row_splits, np.concatenate([[0], np.cumsum(lengths)]))
+        total = np.float32(sum(sizes))
+        want = [g * (np.float32(len(g)) / total) for g in gradients if len(g)]
+        assert gradient.tobytes() == np.concatenate([np.zeros((0, 3), np.float32), *want]).tobytes()
+    without = ops.join_batches(batches)
+    assert without[3].shape == (0, 0)
+    np.testing.assert_array_equal(without[0], ids)
+
+
+@needs_library
+def test_batches_that_cannot_be_joined_are_refused():
+    [batch_a, batch_b], [gradient_a, gradient_b] = batches_of(2, [2, 3], np.int64, False)
+    for batches, gradients, message in [
+        ([batch_a, batch_b], [gradient_a], "gradients must be 0 or 2 tensors, got 1"),
+        ([batch_a, batch_b], [gradient_a, gradient_b[:, :2]], "columns, got 3 and 2"),
+        ([batch_a, batch_b], [gradient_a, gradient_b[0]], "gradients must have rank 2"),
+        ([batch_a, (batch_b[0][:, np.newaxis], *batch_b[1:])], (), "ids must have rank 1"),
+        ([batch_a, (batch_b[0], batch_b[1], batch_b[2][:0])], (), "row_splits must"),
+    ]:
+        with pytest.raises((tf.errors.InvalidArgumentError, ValueError), match=message):
+            ops.join_batches(batches, gradients)

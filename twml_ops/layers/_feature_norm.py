@@ -61,8 +61,21 @@ class FeatureNorm(tf.keras.layers.Layer):
         return {"epsilon": self.epsilon, "nonfinite": self.nonfinite, "decay": self.decay}
 
     @property
-    def _state(self) -> Any:
+    def state(self) -> Any:
+        """The running state of all features, a variable; None before the layer is built."""
         return getattr(self, self.state_name)
+
+    def joined_state(self, before: tf.Tensor, after: Sequence[tf.Tensor]) -> tf.Tensor:
+        """The state after a batch whose parts other processes have seen.
+
+        Args:
+            before: The state before the batch.
+            after: For each part, the state after this part alone.
+
+        Returns:
+            The state after the whole batch.
+        """
+        raise NotImplementedError
 
     def build(self, input_shape: Any = None) -> None:
         """Creates the state, all zeros, and the bias."""
@@ -107,7 +120,7 @@ class FeatureNorm(tf.keras.layers.Layer):
             values = batch.values_or_ones()
             seen = None
             if training is not False:
-                seen = placement.placement_of(self._state).gather_entries(batch.ids, values)
+                seen = placement.placement_of(self.state).gather_entries(batch.ids, values)
             if seen is not None:
                 self._normalize(
                     *seen, None, training
@@ -118,11 +131,11 @@ class FeatureNorm(tf.keras.layers.Layer):
 
     def _normalize(self, ids: tf.Tensor, values: tf.Tensor, bias: Any, training: Any) -> tf.Tensor:
         training = tf.cast(training, tf.bool)
-        return self._op()(ids, values, self._state, bias, training, **self._op_arguments())
+        return self._op()(ids, values, self.state, bias, training, **self._op_arguments())
 
     def _check_mergeable(self, others: Sequence[FeatureNorm]) -> None:
         for other in (self, *others):
-            built = other._state is not None
+            built = other.state is not None
             if not built or other.input_dim != self.input_dim:
                 raise ValueError(
                     f"others must be built and have input_dim {self.input_dim}, got "

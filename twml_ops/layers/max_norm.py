@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 import tensorflow as tf
@@ -86,6 +86,23 @@ class MaxNorm(FeatureNorm):
         self._check_mergeable(others)
         for other in others:
             self.max_abs.assign(tf.maximum(tf.convert_to_tensor(self.max_abs), other.max_abs))
+
+    def joined_state(self, before: tf.Tensor, after: Sequence[tf.Tensor]) -> tf.Tensor:
+        """M after a batch whose parts other processes have seen.
+
+        Args:
+            before: m before the batch, [N].
+            after: For each part, m after this part alone.
+
+        Returns:
+            m after the whole batch. A part that has left m of a feature as it was counts as one
+            without the feature.
+        """
+        lowest = tf.fill(tf.shape(before), tf.constant(-1.0, before.dtype))
+        largest = lowest
+        for each in after:  # with decay, m of a part that has the feature may be smaller
+            largest = tf.maximum(largest, tf.where(tf.equal(each, before), lowest, each))
+        return tf.where(largest < 0, before, largest)
 
     def get_config(self) -> dict[str, Any]:
         """The constructor's arguments."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 import tensorflow as tf
@@ -95,6 +95,32 @@ class OnlineStandardize(FeatureNorm):
             mean = mean_a + delta * share
             m2 = m2_a + m2_b + delta * delta * count_a * share
             self.moments.assign(tf.stack([count, mean, m2], axis=1))
+
+    def joined_state(self, before: tf.Tensor, after: Sequence[tf.Tensor]) -> tf.Tensor:
+        """The moments after a batch whose parts other processes have seen.
+
+        Args:
+            before: The moments before the batch, float64 [N, 3].
+            after: For each part, the moments after this part alone.
+
+        Returns:
+            The moments after the whole batch, by the formulas of `merge`: what the parts add is
+            summed about the mean before the batch.
+        """
+        seen = [tf.reduce_any(tf.not_equal(a, before), axis=1) for a in after]
+        origin = before[:, 1]
+        decay = tf.cast(tf.constant(self.decay, tf.float32), before.dtype)  # as the op has it
+        old_count, old_m2 = before[:, 0] * decay, before[:, 2] * decay
+        count, first, second = old_count, tf.zeros_like(origin), old_m2
+        for each, has_values in zip(after, seen, strict=True):
+            n, mean, m2 = tf.unstack(each, axis=1)
+            delta, zero = mean - origin, tf.zeros_like(n)
+            count += tf.where(has_values, n - old_count, zero)
+            first += tf.where(has_values, n * delta, zero)
+            second += tf.where(has_values, m2 - old_m2 + n * delta * delta, zero)
+        shift = tf.math.divide_no_nan(first, count)
+        joined = tf.stack([count, origin + shift, tf.maximum(second - first * shift, 0.0)], axis=1)
+        return tf.where(tf.reduce_any(seen, axis=0)[:, None], joined, before)
 
     def get_config(self) -> dict[str, Any]:
         """The constructor's arguments."""

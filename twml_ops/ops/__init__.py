@@ -22,7 +22,7 @@ from twml_ops.ops.int8_rows import rows_from_int8, rows_to_int8
 from twml_ops.ops.lookups import find_keys, gather_dot
 from twml_ops.ops.max_norm import max_norm
 from twml_ops.ops.online_standardize import online_standardize
-from twml_ops.ops.packed_entries import pack_entries, unpack_entries
+from twml_ops.ops.packed_entries import join_batches, pack_entries, unpack_entries
 from twml_ops.ops.quantile_sketch import (
     QuantileSketch,
     SketchState,
@@ -59,6 +59,7 @@ __all__ = [
     "hash_ids",
     "hashing_discretize",
     "is_sparse_linear_gradient",
+    "join_batches",
     "max_norm",
     "online_standardize",
     "pack_entries",

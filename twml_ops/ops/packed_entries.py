@@ -1,7 +1,8 @@
-"""Compact messages with the entries of a batch, as they are sent to parameter servers."""
+"""The entries of batches on parameter servers: compact messages, and several batches as one."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -74,6 +75,33 @@ def unpack_entries(packed: Any, dtype: Any = tf.int64) -> tuple[tf.Tensor, tf.Te
     return ids, values, row_splits
 
 
+def join_batches(
+    batches: Sequence[tuple[Any, Any, Any]], gradients: Sequence[Any] = ()
+) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor]:
+    """Makes one batch that has the examples of several batches, in their order.
+
+    Args:
+        batches: (ids, values, row_splits) of at least one batch: int32 or int64 [K], float32 [K]
+            or, of a binary batch, [0], and int64 [B + 1], each beginning with 0.
+        gradients: none, or of each batch the gradient of its mean loss with respect to its
+            product, float32 [B, D].
+
+    Returns:
+        `(ids, values, row_splits, gradient)` of the joined batch. Its gradient has the rows of all
+        gradients, each times the share of its batch in all rows: the gradient of the mean loss of
+        all examples. Without gradients it is [0, 0].
+
+    Raises:
+        tf.errors.InvalidArgumentError: A tensor has another rank, `row_splits` are empty, or the
+            gradients differ in their number or in their columns.
+    """
+    ids, values, row_splits = zip(*batches, strict=True)
+    return library.twml_join_batches(
+        ids=ids, values=values, row_splits=row_splits, gradients=list(gradients)
+    )
+
+
 tf.no_gradient("Twml>PackEntries")
 tf.no_gradient("Twml>UnpackEntries")
+tf.no_gradient("Twml>JoinBatches")
 tf.no_gradient("Twml>GroupPackedEntries")

@@ -42,6 +42,7 @@ def clip(
     clipnorm: float | None,
     clipvalue: float | None,
     global_clipnorm: float | None,
+    norm: tf.Tensor | None = None,
 ) -> list[Any]:
     """Clips gradients as Keras does, sparse ones by their summed rows.
 
@@ -52,9 +53,13 @@ def clip(
         clipnorm: limit of each gradient's L2 norm.
         clipvalue: limit of each element's absolute value.
         global_clipnorm: limit of the L2 norm of all gradients together.
+        norm: scalar, the norm that is compared with the limit of a norm, if `gradients` are not all
+            gradients that have it; None: it is computed from them.
     """
     if not (clipnorm or clipvalue or global_clipnorm):
         return list(gradients)
+    if norm is not None and not clipvalue:
+        return _scale_to(gradients, norm, clipnorm or global_clipnorm)
     gradients = [sum_duplicates(g) for g in gradients]
     if clipnorm:
         return [map_values(g, lambda t: tf.clip_by_norm(t, clipnorm)) for g in gradients]
@@ -71,5 +76,23 @@ def clip(
     norm = tf.linalg.global_norm(
         [map_values(g, lambda t: tf.cast(t, wide)) for g in gradients if g is not None]
     )
-    scale = global_clipnorm / tf.maximum(norm, tf.cast(global_clipnorm, wide))
+    return _scale_to(gradients, norm, global_clipnorm)
+
+
+def half_squared_norm(gradient: Any) -> tf.Tensor:
+    """Half of the squared L2 norm of a gradient, as `tf.nn.l2_loss` computes it.
+
+    Args:
+        gradient: dense, or sparse with unique ids (`sum_duplicates`).
+
+    Returns:
+        float32 scalar.
+    """
+    values = gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient
+    return tf.nn.l2_loss(tf.cast(values, tf.float32))
+
+
+def _scale_to(gradients: Sequence[Any], norm: tf.Tensor, limit: Any) -> list[Any]:
+    """Scales gradients of the L2 norm `norm` so that it is `limit` at most."""
+    scale = limit / tf.maximum(norm, tf.cast(limit, norm.dtype))
     return [map_values(g, lambda t: t * tf.cast(scale, t.dtype)) for g in gradients]

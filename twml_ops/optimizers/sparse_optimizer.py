@@ -207,16 +207,18 @@ class SparseOptimizer(KerasHost):
                 "replicas; use a larger batch instead"
             )
 
-    def clip_gradients(self, gradients: Sequence[Any]) -> list[Any]:
+    def clip_gradients(self, gradients: Sequence[Any], norm: tf.Tensor | None = None) -> list[Any]:
         """The gradients, clipped as the constructor's arguments say.
 
         Args:
             gradients: the gradients of one step: `tf.Tensor`, `tf.IndexedSlices` or None.
+            norm: float32 scalar, the L2 norm that `clipnorm` or `global_clipnorm` limits, for a
+                host that has not all gradients in one place; None: the norm of `gradients`.
 
         Returns:
-            One for each gradient; sparse ones have unique ids if they are clipped.
+            One for each gradient; sparse ones have unique ids if they are clipped without `norm`.
         """
-        return clip(gradients, self.clipnorm, self.clipvalue, self.global_clipnorm)
+        return clip(gradients, self.clipnorm, self.clipvalue, self.global_clipnorm, norm)
 
     def weight_decay_of(self, variable: Any) -> float:
         """The weight decay of a variable.

@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "cc/core/packed_entries.h"
 #include "cc/tf/kernels/batch_groups.h"
 #include "cc/tf/kernels/tensor_util.h"
@@ -86,11 +88,104 @@ class GroupPackedEntriesOp : public Kernel {
   bool binary_;
 };
 
+template <class Id>
+class JoinBatchesOp : public Kernel {
+ public:
+  using Kernel::Kernel;
+
+ private:
+  absl::Status Run(OpKernelContext* ctx) override {
+    OpInputList ids, values, row_splits, gradients;
+    TF_RETURN_IF_ERROR(ctx->input_list("ids", &ids));
+    TF_RETURN_IF_ERROR(ctx->input_list("values", &values));
+    TF_RETURN_IF_ERROR(ctx->input_list("row_splits", &row_splits));
+    TF_RETURN_IF_ERROR(ctx->input_list("gradients", &gradients));
+    TF_RETURN_IF_ERROR(ToAbslStatus(Check(ids, values, row_splits, gradients)));
+    TF_RETURN_IF_ERROR(Concatenate<Id>(ctx, ids, 0, "joined_ids"));
+    TF_RETURN_IF_ERROR(Concatenate<float>(ctx, values, 1, "joined_values"));
+    TF_RETURN_IF_ERROR(JoinRowSplits(ctx, row_splits));
+    return JoinGradients(ctx, gradients);
+  }
+
+  static Status Check(const OpInputList& ids, const OpInputList& values,
+                      const OpInputList& row_splits, const OpInputList& gradients) {
+    if (gradients.size() != 0 && gradients.size() != ids.size()) {
+      return Invalid("gradients must be 0 or ", ids.size(), " tensors, got ", gradients.size());
+    }
+    for (int i = 0; i < ids.size(); ++i) {
+      TWML_RETURN_IF_ERROR(CheckRank(ids[i], 1, "ids"));
+      TWML_RETURN_IF_ERROR(CheckRank(values[i], 1, "values"));
+      TWML_RETURN_IF_ERROR(CheckRank(row_splits[i], 1, "row_splits"));
+      if (row_splits[i].NumElements() == 0)
+        return CheckRowSplits(SpanOf<int64_t>(row_splits[i]), 0);
+    }
+    for (int i = 0; i < gradients.size(); ++i) {
+      TWML_RETURN_IF_ERROR(CheckRank(gradients[i], 2, "gradients"));
+      if (gradients[i].dim_size(1) == gradients[0].dim_size(1)) continue;
+      return Invalid("gradients must have the same number of columns, got ",
+                     gradients[0].dim_size(1), " and ", gradients[i].dim_size(1));
+    }
+    return Status();
+  }
+
+  static int64_t Items(const OpInputList& parts) {
+    int64_t items = 0;  // their bytes are in memory, so that the sum does not overflow
+    for (const Tensor& part : parts) items += part.NumElements();
+    return items;
+  }
+
+  template <class T>
+  static absl::Status Concatenate(OpKernelContext* ctx, const OpInputList& parts, int output,
+                                  const char* name) {
+    Tensor* out = nullptr;
+    TF_RETURN_IF_ERROR(AllocateOutput(ctx, output, name, {Items(parts)}, &out));
+    T* to = out->flat<T>().data();
+    for (const Tensor& part : parts) {
+      const Span<const T> from = SpanOf<T>(part);
+      to = std::copy(from.begin(), from.end(), to);
+    }
+    return absl::OkStatus();
+  }
+
+  static absl::Status JoinRowSplits(OpKernelContext* ctx, const OpInputList& parts) {
+    Tensor* out = nullptr;
+    const int64_t items = Items(parts) - parts.size() + 1;
+    TF_RETURN_IF_ERROR(AllocateOutput(ctx, 2, "joined_row_splits", {items}, &out));
+    int64_t* to = out->flat<int64_t>().data();
+    *to++ = SpanOf<int64_t>(parts[0])[0];
+    uint64_t before = 0;  // unsigned: any numbers may be added, and their users check the sums
+    for (const Tensor& part : parts) {
+      const Span<const int64_t> splits = SpanOf<int64_t>(part);
+      for (int64_t i = 1; i < splits.size(); ++i) {
+        *to++ = static_cast<int64_t>(before + static_cast<uint64_t>(splits[i]));
+      }
+      before += static_cast<uint64_t>(splits[splits.size() - 1]);
+    }
+    return absl::OkStatus();
+  }
+
+  static absl::Status JoinGradients(OpKernelContext* ctx, const OpInputList& parts) {
+    int64_t rows = 0;
+    for (const Tensor& part : parts) rows += part.dim_size(0);
+    Tensor* out = nullptr;
+    const int64_t columns = parts.size() == 0 ? 0 : parts[0].dim_size(1);
+    TF_RETURN_IF_ERROR(AllocateOutput(ctx, 3, "joined_gradients", {rows, columns}, &out));
+    float* to = out->flat<float>().data();
+    for (const Tensor& part : parts) {
+      const float share = static_cast<float>(part.dim_size(0)) / static_cast<float>(rows);
+      for (const float x : SpanOf<float>(part)) *to++ = x * share;
+    }
+    return absl::OkStatus();
+  }
+};
+
 #define TWML_REGISTER(Id)                                                                        \
   REGISTER_KERNEL_BUILDER(Name("Twml>PackEntries").Device(DEVICE_CPU).TypeConstraint<Id>("T"),   \
                           PackEntriesOp<Id>);                                                    \
   REGISTER_KERNEL_BUILDER(Name("Twml>UnpackEntries").Device(DEVICE_CPU).TypeConstraint<Id>("T"), \
                           UnpackEntriesOp<Id>);                                                  \
+  REGISTER_KERNEL_BUILDER(Name("Twml>JoinBatches").Device(DEVICE_CPU).TypeConstraint<Id>("T"),   \
+                          JoinBatchesOp<Id>);                                                    \
   REGISTER_KERNEL_BUILDER(                                                                       \
       Name("Twml>GroupPackedEntries").Device(DEVICE_CPU).TypeConstraint<Id>("T"),                \
       GroupPackedEntriesOp<Id>);

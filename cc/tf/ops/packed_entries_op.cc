@@ -42,4 +42,32 @@ REGISTER_OP("Twml>GroupPackedEntries")
         "it "
         "has their distinct ids. T is the type of ids that UnpackEntries returns.");
 
+REGISTER_OP("Twml>JoinBatches")
+    .Input("ids: N * T")
+    .Input("values: N * float")
+    .Input("row_splits: N * int64")
+    .Input("gradients: M * float")
+    .Output("joined_ids: T")
+    .Output("joined_values: float")
+    .Output("joined_row_splits: int64")
+    .Output("joined_gradients: float")
+    .Attr("T: {int32, int64}")
+    .Attr("N: int >= 1")
+    .Attr("M: int >= 0")
+    .SetShapeFn([](InferenceContext* c) {
+      for (int i = 0; i < 3; ++i) c->set_output(i, c->Vector(c->UnknownDim()));
+      c->set_output(3, c->Matrix(c->UnknownDim(), c->UnknownDim()));
+      std::vector<ShapeHandle> gradients;
+      TF_RETURN_IF_ERROR(c->input("gradients", &gradients));
+      if (gradients.empty()) return absl::OkStatus();
+      ShapeHandle first;
+      TF_RETURN_IF_ERROR(c->WithRank(gradients[0], 2, &first));
+      c->set_output(3, c->Matrix(c->UnknownDim(), c->Dim(first, 1)));
+      return absl::OkStatus();
+    })
+    .Doc(
+        "The batch that has the examples of all N batches, in their order. M is 0 or N: gradients "
+        "[B, D] are concatenated as well, each times its share of all rows, as the gradients of "
+        "mean losses are for the mean loss of all examples.");
+
 }  // namespace twml

@@ -3,6 +3,7 @@
 from tests.child_process import serve_requests
 from tests.distribute.parameter_server import (
     checkpoint_child_tests,
+    clipping_child_tests,
     dynamic_child_tests,
     exchange_child_tests,
     exchange_every_child_tests,
@@ -16,6 +17,7 @@ from twml_ops.distribute.parameter_server.cluster import start_server
 __all__ = [
     "checkpoint_child_tests",
     "child_test",
+    "clipping_child_tests",
     "dynamic_child_tests",
     "exchange_child_tests",
     "exchange_every_child_tests",

@@ -26,6 +26,7 @@ from tests.distribute.parameter_server.model import (
     dynamic_model,
     id_batches,
     model_of_tables,
+    model_with_states,
     optimizer_of_tables,
     plan_of_tables,
 )
@@ -39,6 +40,10 @@ CLONE_NEWNET = 0x40000000
 TIMEOUT = 600  # seconds; only a run that hangs needs as much
 
 
+def id_batches_of_worker(context):
+    return id_batches(part=context.input_pipeline_id, parts=context.num_input_pipelines)
+
+
 def run_task(cluster, data, steps, options, later_timeout, pause, paused, report):
     """Runs one server or worker in a forked process, and ends the process.
 
@@ -48,8 +53,13 @@ def run_task(cluster, data, steps, options, later_timeout, pause, paused, report
     try:
         if cluster.job == "ps":
             serve(cluster)
-        build = dynamic_model if options.pop("rows_of_ids", False) else builder
+        ids = {name: options.pop(name) for name in ("in_halves", "uses") if name in options}
+        of_ids = functools.partial(dynamic_model, **ids)
+        build = of_ids if options.pop("rows_of_ids", False) else builder
+        build = model_with_states if options.pop("states", False) else build
         optimizer, loss = optimizers.Adagrad(0.1), "binary_crossentropy"
+        if "global_clipnorm" in options:
+            optimizer = optimizers.SGD(0.5, global_clipnorm=options.pop("global_clipnorm"))
         names = options.pop("tables", None)
         if names is not None:
             build, optimizer = functools.partial(model_of_tables, names), optimizer_of_tables(names)
@@ -141,7 +151,7 @@ def run(
     """
     with hosts(servers + workers, faults) if network else contextlib.nullcontext() as net:
         data = (lambda context: batches(context)[:1]) if one_batch else batches
-        data = (lambda _: id_batches()) if options.get("rows_of_ids") else data
+        data = id_batches_of_worker if options.get("rows_of_ids") else data
         supervisor = Supervisor(net, servers, workers, steps, data, options, later_timeout, pause)
         supervisor.replaced, supervisor.cuts = replaced, list(cuts)
         found = supervisor.supervise(list(kills), list(stops), resume_after, limit)

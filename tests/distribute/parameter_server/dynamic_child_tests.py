@@ -100,7 +100,7 @@ def rows_of_ids_by_row_differ_in_the_order_of_additions_only():
 @child_test
 def what_cannot_work_with_rows_of_ids_is_refused_before_a_server_has_a_value():
     for message, options in (
-        ("one worker", {"cluster": TWO_WORKERS}),
+        ('mode="sync" or one worker', {"cluster": TWO_WORKERS, "mode": "async"}),
         ("pipeline=False", {"pipeline": True}),
         ("exchange_every=1", {"exchange_every": 2}),
         ("kernel_regularizer None", {"build": partial(dynamic_model, kernel_regularizer="l2")}),

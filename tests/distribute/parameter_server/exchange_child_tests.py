@@ -7,7 +7,14 @@ import numpy as np
 import tensorflow as tf
 
 from tests.distribute.parameter_server.checkpoint_child_tests import with_dropout
-from tests.distribute.parameter_server.model import ROWS, batches, builder, same, whole_batches
+from tests.distribute.parameter_server.model import (
+    ROWS,
+    batches,
+    builder,
+    model_with_states,
+    same,
+    whole_batches,
+)
 from tests.distribute.parameter_server.trainers import (
     TWO_WORKERS,
     child_test,
@@ -96,6 +103,25 @@ def one_asynchronous_worker_of_several_trains_as_one_process():
         hybrid = trainer(optimizers.Adagrad(0.1), cluster=TWO_WORKERS, **options)
         assert hybrid.fit(lambda _: whole_batches(), 10).step == 10
         same(want, hybrid.export().get_weights(), 5e-6)
+
+
+@child_test
+def synchronous_workers_send_the_states_that_batches_change():
+    biases = 2 * 3  # of two layers, whose gradients are slices
+    for changing, expected in ((False, 2), (True, 2 + biases + 2)):  # states of two types
+        build = partial(model_with_states, changing)
+        hybrid = trainer(optimizers.Adagrad(0.1), build=build, cluster=TWO_WORKERS)
+        x, y = whole_batches()[0]
+        hybrid.build((x, y))
+        step = tf.function(hybrid._graph.train, autograph=False)
+        graph = step.get_concrete_function(tf.constant(0, tf.int64), [(x, y, None)]).graph
+        types = [
+            [t.name for t in op.get_attr("component_types")]
+            for op in graph.get_operations()
+            if op.type == "QueueDequeueV2"
+        ]
+        (dense,) = [t for t in types if "int32" not in t and len(t) > 1]
+        assert len(dense) == expected, types
 
 
 def chained_model():

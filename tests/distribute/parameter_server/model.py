@@ -19,6 +19,30 @@ def builder(norm=False):
     return tf.keras.Model(inputs, tf.keras.layers.Dense(1, activation="sigmoid")(hidden))
 
 
+class RowSums(tf.keras.layers.Layer):
+    """The sum of the values of each row, [B, 1]."""
+
+    def call(self, values):
+        return tf.reduce_sum(values, axis=1)[:, None]
+
+    def compute_output_shape(self, input_shape):
+        return (input_shape[0], 1)
+
+
+def model_with_states(changing=True):
+    """States that batches change, by three rules, and weights that nothing changes."""
+    tf.keras.utils.set_random_seed(3)
+    inputs = [tf.keras.Input([None], dtype=t, ragged=True) for t in ("int64", "float32")]
+    sums = RowSums()(inputs[1])
+    fixed = tf.keras.layers.Dense(3, trainable=False, name="fixed")(sums)
+    moving = tf.keras.layers.BatchNormalization(momentum=0.9, trainable=changing)(sums)
+    hidden = [fixed, moving, layers.SparseLinear(4, ROWS)(inputs)]
+    for norm in (layers.MaxNorm(ROWS), layers.OnlineStandardize(ROWS)) if changing else ():
+        hidden.append(layers.SparseLinear(4, ROWS, activation="relu")(norm(inputs)))
+    joined = tf.keras.layers.Concatenate()(hidden)
+    return tf.keras.Model(inputs, tf.keras.layers.Dense(1, activation="sigmoid")(joined))
+
+
 def whole_batches(part=0, parts=1):
     """Returns eight batches, or of each only part `part` of `parts`."""
     rng = np.random.default_rng(0)
@@ -42,29 +66,64 @@ def same(want, got, tolerance=0.0):
         np.testing.assert_allclose(a, b, rtol=tolerance, atol=tolerance)
 
 
-def dynamic_model(dense=True, uses=1, **options):
+class Half(tf.keras.layers.Layer):
+    """The first or the second half of a batch."""
+
+    def __init__(self, second, **kwargs):
+        super().__init__(**kwargs)
+        self.second = second
+
+    def call(self, batch):
+        n = batch.nrows() // 2
+        return batch[n:] if self.second else batch[:n]
+
+    def compute_output_shape(self, input_shape):
+        return input_shape
+
+
+class Join(tf.keras.layers.Layer):
+    """The batch of two halves."""
+
+    def call(self, halves):
+        return tf.concat(halves, axis=0)
+
+    def compute_output_shape(self, input_shape):
+        return input_shape[0]
+
+
+def dynamic_model(dense=True, uses=1, in_halves=False, **options):
     """Ids in a table of few rows, `uses` times; without `dense`, other ops are elementwise."""
     tf.keras.utils.set_random_seed(3)
     inputs = [tf.keras.Input([None], dtype=t, ragged=True) for t in ("int64", "float32")]
     options = {"activation": "relu", "use_bias": False, "name": "ids", **options}
     layer = layers.DynamicSparseLinear(8, CAPACITY, **options)
-    hidden = layer(inputs)
-    if uses == 2:  # the second time with other ids
-        hidden = hidden + layer([inputs[0] // 3, inputs[1]])
+
+    def product(inputs):
+        found = layer(inputs)
+        return found + layer([inputs[0] // 3, inputs[1]]) if uses == 2 else found  # other ids
+
+    if in_halves:
+        halves = [product([Half(second)(t) for t in inputs]) for second in (False, True)]
+        # Keras calls layers that are farther from the output first.
+        hidden = Join()([tf.keras.layers.Activation("linear")(halves[0]), halves[1]])
+    else:
+        hidden = product(inputs)
     if dense:
         hidden = tf.keras.layers.Dense(1, activation="sigmoid")(hidden)
     return tf.keras.Model(inputs, hidden)
 
 
-def id_batches(number=8, size=8):
-    """Batches with ids of 64 bits, of which some are frequent and others evict rows."""
+def id_batches(number=8, size=8, part=0, parts=1):
+    """Batches with ids of 64 bits, of which some are frequent and others evict rows, or a part."""
     rng = np.random.default_rng(0)
     found = []
     for _ in range(number):
         ids = rng.zipf(1.3, [size, 3]).astype(np.int64) * (2**40 + 7919) - 2**62
         values = rng.uniform(0.5, 2, [size, 3]).astype("f")
-        x = tuple(tf.RaggedTensor.from_tensor(t) for t in (ids, values))
-        found.append((x, rng.uniform(size=(size, 1)).astype("f")))
+        labels = rng.uniform(size=(size, 1)).astype("f")
+        rows = slice(part * size // parts, (part + 1) * size // parts)
+        x = tuple(tf.RaggedTensor.from_tensor(t[rows]) for t in (ids, values))
+        found.append((x, labels[rows]))
     return found
 
 

@@ -10,7 +10,12 @@ from benchmarks.distributed.network import unavailable
 from tests import forked
 from tests.child_process import ChildProcess
 from tests.distribute.parameter_server import faulty_network
-from tests.distribute.parameter_server.model import assert_close_by_way, names_of_tables
+from tests.distribute.parameter_server.model import (
+    ROWS,
+    assert_close_by_way,
+    names_of_tables,
+    whole_batches,
+)
 from twml_ops.distribute.launch import EXIT_LOST
 
 SAME_DATA = {"one_batch": True, "partition_axis": "row"}
@@ -23,10 +28,18 @@ PLANNED = {
     "servers": 2, "workers": 2, "mode": "sync",
     "tables": names_of_tables(["table", "row", "column"], ["adagrad", "adam"]),
 }  # fmt: skip
+TWO_WITH_IDS = {
+    "steps": 20, "rows_of_ids": True, "uses": 2, "steps_per_execution": 2, **SYNCHRONOUS,
+}  # fmt: skip
 
 SCENARIOS = {
     "one": {"servers": 2, "workers": 1, "steps": 20, "partition_axis": "row"},
     "two": {"servers": 2, "workers": 2, "steps": 20, "partition_axis": "row"},
+    "one, clipped": {"servers": 1, "workers": 1, "steps": 10, "global_clipnorm": 0.1},
+    "two, clipped": {
+        "servers": 2, "workers": 2, "steps": 10, "partition_axis": "row", "global_clipnorm": 0.1,
+    },
+    "states": {"servers": 2, "workers": 2, "steps": 8, "partition_axis": "row", "states": True},
     "slow": {"servers": 1, "workers": 2, "steps": 60, "mode": "async", "pause": [1, 5]},
     "bounded": {
         "servers": 1, "workers": 2, "steps": 30, "mode": "hogwild", "max_staleness": 2,
@@ -50,6 +63,14 @@ SCENARIOS = {
         "servers": 2, "workers": 1, "steps": 20, "partition_axis": "row", "rows_of_ids": True,
         "kills": [[7, "ps", 1, 3], [13, "worker", 0, 3]],
         "checkpoints": True, "checkpoint_every": 4, "timeout": 120,
+    },
+    "rows of ids, one": {
+        "servers": 1, "workers": 1, "steps": 20, "rows_of_ids": True, "uses": 2, "in_halves": True,
+    },
+    "rows of ids, two": TWO_WITH_IDS,
+    "rows of ids, two, kills": {
+        **TWO_WITH_IDS, "kills": [[6, "worker", 1, 3], [12, "ps", 1, 3], [16, "worker", 0, 3]],
+        "checkpoints": True, "checkpoint_every": 4, "timeout": 120, "limit": 1800,
     },
     "no kills": {"steps": 20, **SYNCHRONOUS},
     "plan": {"steps": 8, **PLANNED},
@@ -84,6 +105,31 @@ def test_two_synchronous_workers_equal_one_with_the_concatenated_batch(outcome):
     assert outcome("two")["deaths"] == []
     for one, two in zip(outcome("one")["weights"], outcome("two")["weights"], strict=True):
         np.testing.assert_allclose(two, one, rtol=2e-6, atol=2e-6)
+
+
+@pytest.mark.slow
+def test_synchronous_workers_clip_by_the_norm_of_the_concatenated_batch(outcome):
+    pairs = zip(outcome("one, clipped")["weights"], outcome("two, clipped")["weights"], strict=True)
+    for one, two in pairs:
+        np.testing.assert_allclose(two, one, rtol=5e-6, atol=5e-6)
+
+
+@pytest.mark.slow
+def test_states_of_layers_learn_from_the_batches_of_all_synchronous_workers(outcome):
+    found = [np.array(w) for w in outcome("states")["weights"]]
+    largest, moments = np.zeros(ROWS, "f"), [[] for _ in range(ROWS)]
+    mean, variance = np.zeros(1), np.ones(1)
+    for (ids, values), _ in whole_batches():
+        np.maximum.at(largest, ids.numpy(), np.abs(values.numpy()))
+        for i, v in zip(ids.flat_values.numpy(), values.flat_values.numpy(), strict=True):
+            moments[i].append(v)
+        parts = np.split(values.numpy().sum(axis=1), 2)
+        mean = 0.9 * mean + 0.1 * np.mean(parts)
+        variance = 0.9 * variance + 0.1 * np.mean([p.var() for p in parts])
+    seen = [(len(v), np.mean(v or [0.0]), np.var(v or [0.0]) * len(v)) for v in moments]
+    for want, tolerance in ((largest, 0), (seen, 1e-6), (mean, 1e-5), (variance, 1e-5)):
+        same = [w.shape == np.shape(want) and np.allclose(w, want, tolerance, 1e-7) for w in found]
+        assert any(same), want
 
 
 def test_only_workers_that_were_in_the_run_before_start_generations_of_queues(outcome):
@@ -151,6 +197,28 @@ def test_rows_of_ids_have_the_same_bits_after_a_killed_server_and_a_killed_worke
     assert "hang" not in killed
     assert [d[:2] for d in killed["deaths"] if d[2] == 9] == [["ps", 1], ["worker", 0]]
     assert killed["weights"] == child.request({**undisturbed, "rows_of_ids": True})["weights"]
+
+
+@pytest.mark.slow
+def test_synchronous_workers_give_rows_to_ids_as_one_process_does_for_parts_of_a_batch(outcome):
+    """Keys, counts and evictions are equal, and the rows differ in the order of additions only."""
+    want, got = (outcome(f"rows of ids, {n}")["weights"] for n in ("one", "two"))
+    for one, two in zip(want, got, strict=True):
+        tolerance = 0 if np.array(one).dtype.kind in "bi" else 5e-6
+        np.testing.assert_allclose(two, one, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.slow
+@pytest.mark.one_tf
+def test_rows_of_ids_of_two_workers_have_the_same_bits_after_three_kills(outcome):
+    """A step that is repeated looks up its ids again, which changes their counts only."""
+    killed, undisturbed = (outcome(f"rows of ids, two{n}") for n in (", kills", ""))
+    assert "hang" not in killed
+    assert sum(d[2] == 9 for d in killed["deaths"]) == 3
+    pairs = zip(killed["weights"], undisturbed["weights"], strict=True)
+    rows = [(a, b) for a, b in pairs if np.array(a).dtype.kind == "f"]
+    assert rows
+    assert all(a == b for a, b in rows)
 
 
 @pytest.mark.slow

@@ -19,6 +19,7 @@ ON_BOTH = (
     "a_checkpoint_of_a_plan_is_restored_with_another_plan_on_other_servers",
     "iter_checkpoints_yields_each_checkpoint_as_an_ordinary_model",
     "several_tables_may_be_sent_in_16_bits_and_ahead",
+    "gradients_are_clipped_by_the_norms_of_a_single_process",
     "tensorflow_sends_the_same_numbers_where_no_port_can_be_reached",
 )
 

@@ -6,12 +6,18 @@ i mod P. The table itself is divided over the servers as any table. A step sends
 server of the lookup (8 bytes each) and gets their rows (4 bytes each), which are the entries of the
 product. The numbers of the rows that got a new id go with these entries to all servers with a part
 of the table, which set the rows and the rows of the slots to their initial values.
+
+Synchronous workers look up one after another in each step, the leader first (`turns`), so the rows
+are the ones of a process that looks up the parts of the batch in this order. Each worker sends the
+numbers of all rows that got a new id since the last update, also from a worker before it, whose
+message may arrive later. Nothing updates a row in between, so that it may begin anew twice. While
+the leader writes a checkpoint between two steps, no other worker can change the rows.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import tensorflow as tf
@@ -27,11 +33,12 @@ StateSpecs = Mapping[str, tuple[tuple[int, ...], str, int]]
 _UPDATED_AT = "updated_at"
 
 
-def check_options(workers: int, pipeline: bool, exchange_every: int) -> None:
+def check_options(workers: int, mode: str, pipeline: bool, exchange_every: int) -> None:
     """Checks the options of a trainer whose model gives rows to ids.
 
     Args:
         workers: The number of workers.
+        mode: See `HybridTrainer`.
         pipeline: See `HybridTrainer`.
         exchange_every: See `HybridTrainer`.
 
@@ -39,10 +46,11 @@ def check_options(workers: int, pipeline: bool, exchange_every: int) -> None:
         ValueError: An option is not possible with such a model.
     """
     model = "a model with a DynamicSparseLinear or DynamicLookup layer, which gives rows to ids,"
-    if workers > 1:
+    if workers > 1 and mode != "sync":
         raise ValueError(
-            f"{model} needs one worker, with any number of servers, got {workers} workers; use "
-            "hashed ids (models.HashedIds) with more"
+            f'{model} needs mode="sync" or one worker, got mode="{mode}" and {workers} workers: a '
+            "row could get another id while the gradient of a worker is on its way; use hashed ids "
+            "(models.HashedIds) there"
         )
     if pipeline:
         raise ValueError(
@@ -54,6 +62,16 @@ def check_options(workers: int, pipeline: bool, exchange_every: int) -> None:
             f"{model} needs exchange_every=1, got {exchange_every}: rows that wait for an update "
             "keep their ids"
         )
+
+
+class Turns(Protocol):
+    """The order in which several workers look up ids in a step."""
+
+    def wait_for_turn(self, device: str, label: str) -> list[tf.Operation]:
+        """Returns the op on a device that waits for the worker before; none for the first one."""
+
+    def pass_turn(self, device: str, label: str, after: Sequence[tf.Operation]) -> None:
+        """Lets the next worker go on after ops on a device."""
 
 
 class RemoteLookup:
@@ -89,6 +107,9 @@ class RemoteLookup:
         self._initial_rows: Any = None
         self._updated_at: Any = None
         self._copies: list[RemoteVariable] = []  # of the initial rows, one on each server
+        self._new_rows: RemoteVariable | None = None  # of all workers, since the last update
+        self._done: list[tf.Operation] = []  # the lookups of the step that is being built
+        self._adds_rows = False  # whether there are several workers
         self._initial_slots: list[float] = []
 
     def rows(self, ids: tf.Tensor, training: Any) -> tf.Tensor:
@@ -142,6 +163,8 @@ class RemoteLookup:
             for name, dtype in self.dtypes().items()
         }
         self._initial_slots = list(slots)
+        name = f"{prefix}/lookup/{self.number}/new_rows"
+        self._new_rows = RemoteVariable(name, [None], tf.int64, device)
         if self.table is not None:
             name = f"{prefix}/lookup/{self.number}/initial_rows"
             rows, dtype = self._initial_rows.shape[0], self.table.dtype
@@ -152,7 +175,8 @@ class RemoteLookup:
 
     def all_variables(self) -> list[RemoteVariable]:
         """Returns all variables on servers."""
-        return [*self.variables.values(), *self._copies]
+        new_rows = [] if self._new_rows is None else [self._new_rows]
+        return [*self.variables.values(), *self._copies, *new_rows]
 
     def initialize(self) -> None:
         """Assigns the values of `load`, or the ones of a lookup that has seen no id."""
@@ -173,7 +197,8 @@ class RemoteLookup:
         tf_variable(self._initial_rows).assign(whole[:rows])
 
     def push_initial_rows(self) -> None:
-        """Copies the initial rows of this process to all servers."""
+        """Copies the initial rows of this process to all servers, on which no row is new."""
+        self._clear_new_rows()
         if self.table is None:
             return
         value = tf_variable(self._initial_rows).read_value()
@@ -213,31 +238,67 @@ class RemoteLookup:
         if self._updated_at is not None:
             tf_variable(self._updated_at).assign(values[_UPDATED_AT])
 
-    def find(self, ids: tf.Tensor, training: Any, link: Link) -> tuple[tf.Tensor, tf.Tensor | None]:
+    def find(
+        self, ids: tf.Tensor, training: Any, link: Link, turns: Turns | None = None
+    ) -> tuple[tf.Tensor, tf.Tensor | None]:
         """Looks up ids on the server.
 
         Args:
             ids: int64 [K], on the worker.
             training: Whether ids are counted and get rows.
             link: The way to the server of the lookup.
+            turns: The order of several workers; None: there is one worker.
 
         Returns:
             The rows int64 [K], and the rows that got a new id, int64 [E], on the worker; None
-            without training.
+            without training. With several workers these are all since the last update.
         """
         header, updated_at = self.variables["header"], self.variables[_UPDATED_AT]
         options = dict(self._options)
         (sent,) = link.to_server([ids])
-        with tf.device(link.server):
+        turns = None if training is False else turns
+        turn: list[tf.Operation] = []
+        if turns is not None and not self._done:  # the first lookup of the step
+            turn = turns.wait_for_turn(link.server, turn_of(self.number))
+        with tf.device(link.server), tf.control_dependencies(turn):
             pinned = tf.constant(options.pop("pinned"), tf.int64)
             if training is not False and self.table is not None:
                 since = header.value()[0] + tf.constant(1, tf.int64) - updated_at.value()
                 pinned = tf.maximum(since, pinned)
             state = [self.variables[name] for name in self._specs]
             rows, reset = ops.dynamic_lookup(sent, state, training, pinned=pinned, **options)
+            if turns is not None:
+                self._done.append(rows.op)
+                reset = reset if self.table is None else self._add_new_rows(reset)
             found = [tf.cast(rows, tf.int32), *([] if training is False else [reset])]
         rows, *new = link.to_worker(found)
         return tf.reshape(tf.cast(rows, tf.int64), tf.shape(ids)), new[0] if new else None
+
+    def pass_turn(self, turns: Turns | None) -> None:
+        """Lets the next worker look up ids, after all lookups of this step. Used in a graph.
+
+        Args:
+            turns: The order of several workers; None: the step was not built to its end.
+        """
+        done, self._done = self._done, []
+        if turns is not None and done:
+            turns.pass_turn(self.variables["header"].device, turn_of(self.number), done)
+
+    def _add_new_rows(self, rows: tf.Tensor) -> tf.Tensor:
+        """Adds rows to the ones that got a new id since the last update, and returns all."""
+        assert self._new_rows is not None
+        rows = tf.concat([self._new_rows.value(), rows], axis=0)
+        op = tf.raw_ops.AssignVariableOp(resource=self._new_rows.handle, value=rows)
+        self._done.append(op)
+        self._adds_rows = True
+        return rows
+
+    def _clear_new_rows(self) -> None:
+        assert self._new_rows is not None
+        with tf.device(self._new_rows.device):
+            none = tf.zeros([0], tf.int64)
+            tf.raw_ops.AssignVariableOp(resource=self._new_rows.handle, value=none)
+        self._new_rows.wait()
 
     def begin_rows(self, part: int, rows: tf.Tensor) -> None:
         """Sets rows of a part of the table and of its slots to their initial values.
@@ -268,6 +329,13 @@ class RemoteLookup:
         with tf.device(updated_at.device):
             now = self.variables["header"].value()[0]
             tf.raw_ops.AssignVariableOp(resource=updated_at.handle, value=now)
+        if self._adds_rows:
+            self._clear_new_rows()
+
+
+def turn_of(number: int) -> str:
+    """Returns the label of the queues in which workers wait for lookup `number`."""
+    return f"turn/{number}"
 
 
 def _scatter(variable: RemoteVariable, rows: tf.Tensor, values: tf.Tensor) -> None:

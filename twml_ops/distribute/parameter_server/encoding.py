@@ -59,37 +59,6 @@ def decode_entries(message: tf.Tensor, num_rows: int) -> ShardEntries:
     return ShardEntries(*ops.unpack_entries(message, tf.int32 if num_rows < 2**31 else tf.int64))
 
 
-def concat_entries(batches: Sequence[ShardEntries]) -> ShardEntries:
-    """Concatenates batches.
-
-    Args:
-        batches: The entries of at least one batch.
-
-    Returns:
-        The entries of one batch that has the examples of all.
-    """
-    if len(batches) == 1:
-        return batches[0]
-    ids, values, splits = zip(*batches, strict=True)
-    return ShardEntries(tf.concat(ids, 0), tf.concat(values, 0), concat_row_splits(splits))
-
-
-def concat_row_splits(splits: Sequence[tf.Tensor]) -> tf.Tensor:
-    """Concatenates the row splits of batches.
-
-    Args:
-        splits: int64 [B + 1] of each batch, at least one.
-
-    Returns:
-        The row splits of one batch that has the examples of all.
-    """
-    row_splits, before = [splits[0]], splits[0][-1]
-    for s in splits[1:]:
-        row_splits.append(s[1:] + before)
-        before += s[-1]
-    return tf.concat(row_splits, 0)
-
-
 def num_rows(row_splits: tf.Tensor) -> tf.Tensor:
     """Returns the number of examples, an int32 scalar."""
     return tf.shape(row_splits)[0] - 1

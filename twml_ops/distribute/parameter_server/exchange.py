@@ -301,12 +301,13 @@ class SharedValues:
         self._handles = [graph.capture(v.handle) for _, variables in pairs for v in variables]
         self._values: list[list[tf.Tensor]] = []
         self._deferred: list[list[DeferredTensor]] = []
+        self._by_name: dict[str, tf.Tensor] = {}
         for link in links:
             of_server = [(r, variables) for r, variables in pairs if r.device == link.server]
             self._values.append([remote.value() for remote, _ in of_server])
             self._deferred.append([DeferredTensor([None], r.dtype) for r, _ in of_server])
             for deferred, (remote, variables) in zip(self._deferred[-1], of_server, strict=True):
-                value = tf.reshape(deferred.tensor, remote.shape)
+                value = self._by_name[remote.name] = tf.reshape(deferred.tensor, remote.shape)
                 for v in variables:
                     v.assign(tf.cast(value, v.dtype))
         self._is_determined = False
@@ -314,6 +315,10 @@ class SharedValues:
     def is_needed_for(self, tensors: Sequence[tf.Tensor]) -> bool:
         """Tells whether tensors depend on values that are not determined yet."""
         return not self._is_determined and depends_on(tensors, self._handles)
+
+    def value_of(self, remote: RemoteVariable) -> tf.Tensor:
+        """Returns the value of a variable on a server when the step begins, on the worker."""
+        return self._by_name[remote.name]
 
     def of_server(self, p: int) -> list[tf.Tensor]:
         """Returns the values that server `p` has to send, on it; none if they are determined."""

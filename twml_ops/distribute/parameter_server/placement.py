@@ -16,7 +16,7 @@ import tensorflow as tf
 
 from twml_ops import placement
 from twml_ops.distribute.parameter_server import encoding
-from twml_ops.distribute.parameter_server.dynamic_rows import RemoteLookup
+from twml_ops.distribute.parameter_server.dynamic_rows import RemoteLookup, Turns
 from twml_ops.distribute.parameter_server.exchange import Exchange, SharedValues
 from twml_ops.distribute.parameter_server.products import (
     DeferredTensor,
@@ -61,6 +61,7 @@ class ParameterServerPlacement(placement.Placement):
         lookups: The lookups of rows of ids, in the same order.
         batch_sizes: The products that were asked for before the tables were on servers.
         exchanges: The messages of the last `recording`, in the order in which they are sent.
+        turns: The order in which synchronous workers look up ids; None: there is one worker.
         in_process: Whether the tables are in this process, so that nothing is sent.
     """
 
@@ -77,6 +78,7 @@ class ParameterServerPlacement(placement.Placement):
         self.lookups: list[RemoteLookup] = []
         self.batch_sizes: list[BatchSize] = []
         self.exchanges: list[Exchange] = []
+        self.turns: Turns | None = None
         self.in_process = len(links) == 1 and links[0].server.startswith("/job:localhost")
         self._tape: Any = None
         self._graph: Any = None  # in which products are recorded
@@ -151,11 +153,15 @@ class ParameterServerPlacement(placement.Placement):
         self.exchanges = [group or self._new_exchange(prefetched or (), values)]
         try:
             yield self._recorded
+            for lookup in self.lookups:
+                lookup.pass_turn(self.turns)
             if prefetched is None and group is None and self.exchanges[-1].products:
                 self.exchanges[-1].determine_products()
             if values is not None and group is None:
                 values.request()
         finally:
+            for lookup in self.lookups:
+                lookup.pass_turn(None)
             self._tape = self._recorded = self._prefetched = self._graph = None
             self._values = self._group = None
 
@@ -217,7 +223,8 @@ class ParameterServerPlacement(placement.Placement):
             return tf.math.floormod(ids, tf.constant(lookup.capacity, tf.int64))
         self._determine_for([ids])
         links = self._links_here()
-        rows, new = lookup.find(ids, training, links[lookup.number % len(links)])
+        link = links[lookup.number % len(links)]
+        rows, new = lookup.find(ids, training, link, self.turns)
         if new is not None and lookup.table is not None:
             self._new_rows[lookup.table.name] = new
         return rows

@@ -10,11 +10,12 @@ products of the next batches one exchange ahead: their entries stay on the serve
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import tensorflow as tf
 
+from twml_ops import ops
 from twml_ops.distribute.parameter_server import encoding
 from twml_ops.distribute.parameter_server.tables import RemoteTable, RemoteVariable
 from twml_ops.placement.entries import CsrEntries
@@ -168,7 +169,7 @@ def join_products(products: Sequence[TableProduct], batches: int) -> list[TableP
         entries = [each.entries for each in by_batch if each.entries is not None]
         key = tuple(id(t) for each in entries for t in each)
         if key not in joined:
-            joined[key] = _concat_batches(entries)
+            joined[key] = _join_batches(entries)
         table, binary = by_batch[0].table, by_batch[0].binary
         found.append(TableProduct(table, binary, joined[key], batches=by_batch))
     return found
@@ -185,10 +186,11 @@ def join_gradients(products: Sequence[TableProduct]) -> None:
         product.gradient = tf.concat(gradients, axis=0) if gradients else None
 
 
-def _concat_batches(batches: Sequence[CsrEntries]) -> CsrEntries:
-    ids, values, splits = zip(*batches, strict=True)
-    together = None if values[0] is None else tf.concat(values, axis=0)
-    return tf.concat(ids, axis=0), together, encoding.concat_row_splits(splits)
+def _join_batches(batches: Sequence[CsrEntries]) -> CsrEntries:
+    none = tf.zeros([0])
+    whole = [(ids, none if v is None else v, splits) for ids, v, splits in batches]
+    ids, values, row_splits, _ = ops.join_batches(whole)
+    return ids, None if batches[0][1] is None else values, row_splits
 
 
 class StoredProducts:
@@ -320,6 +322,16 @@ def check_only_read(handles: list[tf.Tensor]) -> None:
     for op in (op for handle in handles for op in handle.consumers()):
         if op.type not in _READS:
             raise _state_error(op)
+
+
+def reads_only(handle: tf.Tensor, others: Collection[Any]) -> bool:
+    """Tells whether the ops of a graph only read a variable.
+
+    Args:
+        handle: The handle of the variable in the graph.
+        others: Ops that do not count.
+    """
+    return all(op.type in _READS or op in others for op in handle.consumers())
 
 
 def _state_error(op: Any) -> ValueError:

@@ -18,6 +18,7 @@ from twml_ops.distribute.parameter_server.cluster import Cluster
 from twml_ops.distribute.parameter_server.exchange import Exchange, SharedValues
 from twml_ops.distribute.parameter_server.failures import RandomStates
 from twml_ops.distribute.parameter_server.flat_batches import Batch
+from twml_ops.distribute.parameter_server.layer_states import LayerStates
 from twml_ops.distribute.parameter_server.placement import ParameterServerPlacement
 from twml_ops.distribute.parameter_server.products import (
     StoredProducts,
@@ -199,6 +200,9 @@ class StepGraph:
         products: list[TableProduct] | None,
         values: SharedValues | None,
     ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        states = None  # of layers, to which all synchronous workers contribute
+        if self.queues is not None and values is not None:
+            states = LayerStates(self.model, self.state.shared_variables, values)
         loss, products, gradients = self._backward(x, y, weights, products, values)
         sent = gradients if self.queues is None else []  # the leader combines the others first
         self._updates.send_gradients(number, self._updates.rates_and_steps(), sent)
@@ -206,11 +210,12 @@ class StepGraph:
         by_server = self._updates.gradients_by_server(used)
         not_counted = tf.zeros([0], tf.int64)
         if self.queues is None:
-            self._updates.update(used, [[uses] for uses in by_server], gradients)
+            self._updates.update(used, by_server, gradients)
             return loss, self._count_step(number), self._count_own_step()
         num_rows = tf.cast(tf.shape(tf.nest.flatten(y)[0])[0], tf.float32)
         devices = self.cluster.devices
-        own = synchronous_workers.contributions_of(devices, by_server, gradients, num_rows)
+        after = [] if states is None else states.after_batch()
+        own = synchronous_workers.contributions_of(devices, by_server, gradients, num_rows, after)
         if self.queues.worker:
             return loss, self.queues.send_to_leader(own, number), not_counted
         collected, same_step = self.queues.collect(own, number)
@@ -221,9 +226,10 @@ class StepGraph:
         with tf.device(devices[0]):  # tells each device once
             all_arrived = tf.group(*arrived, begun)
         with tf.control_dependencies([all_arrived]):
-            self._updates.update(
-                used, *synchronous_workers.combine(devices, collected, by_server, gradients)
-            )
+            joined = synchronous_workers.combine(devices, collected, by_server, gradients, after)
+            if states is not None:
+                states.join(joined.states, joined.shares)
+            self._updates.update(used, joined.sparse, joined.gradients)
         with tf.control_dependencies([effects_so_far(devices[0])]):
             step = self._count_step(number)
         with tf.control_dependencies([step]):
@@ -266,9 +272,7 @@ class StepGraph:
         sums = [add_gradients(each) for each in zip(*dense, strict=True)]
         self._updates.send_gradients(number, scalars, sums)
         used = [p for p in products if p.gradient is not None]
-        self._updates.update_tables(
-            used, [[uses] for uses in self._updates.gradients_by_server(used)]
-        )
+        self._updates.update_tables(used, self._updates.gradients_by_server(used))
         if self.state.shared_variables:
             self._updates.update_on_servers(sums, len(group))
         else:

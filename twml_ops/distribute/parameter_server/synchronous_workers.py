@@ -1,10 +1,10 @@
 """Synchronous workers: how the gradients of several workers become one update.
 
 Every worker puts the contributions of its batch into queues on the servers that need them: entries
-(which are on the servers already, from the forward product), gradients of products, and dense
-gradients (`contributions_of`). Then it enqueues a ticket with the number of the step. Worker 0, the
-leader, waits for the tickets of all workers, dequeues their contributions, combines them
-(`combine`), applies the update of the concatenated batch, and releases the other workers, the
+(which are on the servers already, from the forward product), gradients of products, dense gradients
+and states of layers (`contributions_of`). Then it enqueues a ticket with the number of the step.
+Worker 0, the leader, waits for the tickets of all workers, dequeues their contributions, combines
+them (`combine`), applies the update of the concatenated batch, and releases the other workers, the
 followers. Unless all tickets have arrived, nothing is updated.
 
 A restarted worker starts a new generation of queues and closes the queues of the old one, which may
@@ -16,15 +16,22 @@ then starts a new generation.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
+from twml_ops import ops
 from twml_ops.distribute.parameter_server import encoding
 from twml_ops.distribute.parameter_server.cluster import Cluster
+from twml_ops.distribute.parameter_server.dynamic_rows import turn_of
 from twml_ops.distribute.parameter_server.state import GENERATIONS, RunState
-from twml_ops.distribute.parameter_server.updates import ShardGradients, weighted_sum
+from twml_ops.distribute.parameter_server.updates import (
+    ShardGradient,
+    ShardGradients,
+    weighted_sum,
+)
 
 _MAX_CLOSED = 64  # how many old generations a restarted worker closes
 OTHER_STEP = "twml_ops: a worker is at another step"
@@ -34,6 +41,22 @@ _TENSORS_PER_USE = 4  # ids, values, row_splits and the gradient of the product
 
 Contributions = Mapping[tuple[str, str], Sequence[tf.Tensor]]
 """(device, label) -> the tensors that a worker sends to that device under that label."""
+
+
+class JoinedContributions(NamedTuple):
+    """What the leader has of the contributions of all workers.
+
+    Attributes:
+        sparse: [server] entries and gradients of products.
+        gradients: The dense gradients of the concatenated batch; None where there is none.
+        states: [worker] the states of layers after its batch.
+        shares: The share of each worker in the examples, float32 scalars.
+    """
+
+    sparse: list[ShardGradients]
+    gradients: list[Any]
+    states: list[list[tf.Tensor]]
+    shares: list[tf.Tensor]
 
 
 class GradientQueues:
@@ -74,10 +97,14 @@ class GradientQueues:
         counter = self._state.generation
         self.generation = int(counter.assign_add(tf.constant(1, tf.int64)).numpy())
         first = self.generation // GENERATIONS * GENERATIONS + 1
+        devices, lookups = self._state.devices, range(len(self._state.lookups))
+        turns = [(devices[n % len(devices)], turn_of(n)) for n in lookups]
+        places = [(self._home, "ticket"), (self._home, "go"), *turns]
         for old in range(max(first, self.generation - _MAX_CLOSED), self.generation):
             for worker in self.followers:
-                for label in ("ticket", "go"):
-                    self._close(self._queue(self._home, f"{label}/{worker}", [tf.int64], old))
+                for device, label in places:
+                    queue = self._queue(device, f"{label}/{worker}", [tf.int64], old)
+                    self._close(device, queue)
 
     def rejoin(self) -> bool:
         """Joins the current generation.
@@ -172,6 +199,38 @@ class GradientQueues:
             with tf.device(self._home), tf.control_dependencies([before]):
                 tf.raw_ops.QueueEnqueueV2(handle=queue, components=[tf.identity(step)])
 
+    def wait_for_turn(self, device: str, label: str) -> list[tf.Operation]:
+        """Waits in a step until the worker before this one has passed its turn. Used in a graph.
+
+        Args:
+            device: The device of a server, on which all workers wait.
+            label: What the turn is for.
+
+        Returns:
+            The op that waits; none for the leader, which is the first.
+        """
+        if self.worker == 0:
+            return []
+        queue = self._queue(device, f"{label}/{self.worker}", [tf.int64])
+        with tf.device(device):
+            (number,) = _dequeue(queue, [tf.TensorSpec([], tf.int64)])
+        return [number.op]
+
+    def pass_turn(self, device: str, label: str, after: Sequence[tf.Operation]) -> None:
+        """Passes the turn to the next worker, if there is one. Used in a graph.
+
+        Args:
+            device: The device of the server.
+            label: What the turn is for.
+            after: Ops of the device that belong to the turn of this worker.
+        """
+        if self.worker + 1 not in self.followers:
+            return
+        queue = self._queue(device, f"{label}/{self.worker + 1}", [tf.int64])
+        with tf.device(device), tf.control_dependencies(list(after)):
+            number = tf.constant(self.worker, tf.int64)
+            tf.raw_ops.QueueEnqueueV2(handle=queue, components=[number])
+
     def _queue(
         self, device: str, label: str, types: Sequence[Any], generation: int | None = None
     ) -> tf.Tensor:
@@ -189,8 +248,8 @@ class GradientQueues:
                 )
         return self._handles[name]
 
-    def _close(self, queue: tf.Tensor) -> None:
-        with tf.device(self._home):
+    def _close(self, device: str, queue: tf.Tensor) -> None:
+        with tf.device(device):
             tf.raw_ops.QueueCloseV2(handle=queue, cancel_pending_enqueues=True)
 
 
@@ -228,6 +287,7 @@ def contributions_of(
     by_server: Sequence[ShardGradients],
     gradients: Sequence[Any],
     num_rows: tf.Tensor,
+    states: Sequence[tf.Tensor] = (),
 ) -> dict[tuple[str, str], list[tf.Tensor]]:
     """Returns what a worker contributes to a step.
 
@@ -236,6 +296,7 @@ def contributions_of(
         by_server: For each server, entries and gradients of products, on the server.
         gradients: The dense gradients; None where there is none.
         num_rows: The number of examples of the batch, a float32 scalar.
+        states: The states of layers after the batch.
 
     Returns:
         (device, label) -> tensors for that device.
@@ -246,7 +307,8 @@ def contributions_of(
         if uses
     }
     packed = encoding.pack_gradients([g for g in gradients if g is not None])
-    own[devices[0], "dense"] = [num_rows, *tf.nest.flatten(packed, expand_composites=True)]
+    flat = tf.nest.flatten(packed, expand_composites=True)
+    own[devices[0], "dense"] = [num_rows, *flat, *encoding.pack_gradients(states)]
     return own
 
 
@@ -255,7 +317,8 @@ def combine(
     collected: Mapping[tuple[str, str], Sequence[Sequence[tf.Tensor]]],
     by_server: Sequence[ShardGradients],
     gradients: Sequence[Any],
-) -> tuple[list[list[ShardGradients]], list[Any]]:
+    states: Sequence[tf.Tensor] = (),
+) -> JoinedContributions:
     """Combines the contributions of all workers into the contributions of the concatenated batch.
 
     Args:
@@ -263,36 +326,38 @@ def combine(
         collected: (device, label) -> [worker] the tensors of `contributions_of`.
         by_server: For each server, entries and gradients of products of this worker.
         gradients: The dense gradients of this worker.
-
-    Returns:
-        [server][worker] entries and gradients, and the dense gradients.
+        states: The states of layers after the batch of this worker.
     """
-    sparse: list[list[ShardGradients]] = []
+    sparse: list[ShardGradients] = []
     for device, uses in zip(devices, by_server, strict=True):
         if not uses:
-            sparse.append([])
+            sparse.append({})
             continue
         workers = collected[device, "sparse"]
         with tf.device(device):
-            sizes = [tf.cast(tf.shape(w[3])[0], tf.float32) for w in workers]
-            total = tf.add_n(sizes)
             sparse.append(
-                [
-                    {
-                        use: (encoding.ShardEntries(*w[i : i + 3]), w[i + 3] * (n / total))
-                        for use, i in zip(uses, range(0, len(w), _TENSORS_PER_USE), strict=True)
-                    }
-                    for w, n in zip(workers, sizes, strict=True)
-                ]
+                {
+                    use: _joined([w[i : i + _TENSORS_PER_USE] for w in workers])
+                    for use, i in zip(uses, itertools.count(0, _TENSORS_PER_USE), strict=False)
+                }
             )
     rows = [w[0] for w in collected[devices[0], "dense"]]
     shares = [n / tf.add_n(rows) for n in rows]
     like = [g for g in gradients if g is not None]
     structure = encoding.pack_gradients(like)
+    end = 1 + len(tf.nest.flatten(structure, expand_composites=True))
     by_worker = [
-        tf.nest.pack_sequence_as(structure, w[1:], expand_composites=True)
+        tf.nest.pack_sequence_as(structure, w[1:end], expand_composites=True)
         for w in collected[devices[0], "dense"]
     ]
     packed = [weighted_sum(g, shares) for g in zip(*by_worker, strict=True)]
     means = iter(encoding.unpack_gradients(packed, like))
-    return sparse, [None if g is None else next(means) for g in gradients]
+    dense = [None if g is None else next(means) for g in gradients]
+    after = [encoding.unpack_gradients(w[end:], states) for w in collected[devices[0], "dense"]]
+    return JoinedContributions(sparse, dense, after, shares)
+
+
+def _joined(workers: Sequence[Sequence[tf.Tensor]]) -> ShardGradient:
+    """The entries of the batches of all workers, and the gradient of the mean loss of all."""
+    joined = ops.join_batches([(w[0], w[1], w[2]) for w in workers], [w[3] for w in workers])
+    return encoding.ShardEntries(*joined[:3]), joined[3]

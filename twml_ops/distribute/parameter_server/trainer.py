@@ -87,14 +87,14 @@ class HybridTrainer:
     coordinator.
 
     The tables are the kernels of `SparseLinear`, `GroupedSparseLinear`, `FieldEmbedding` and, with
-    one worker, `DynamicSparseLinear` layers. Create the trainer before any tensor: it connects this
-    process to the servers and waits until they are reachable.
+    one worker or synchronous ones, `DynamicSparseLinear` layers. Create the trainer before any
+    tensor: it connects this process to the servers and waits until they are reachable.
 
     Args:
         model_builder: () -> an uncompiled Keras model. It is called in every worker and must build
             the same model each time.
-        optimizer: An optimizer of `twml_ops.optimizers` without clipping by norm. The trainer uses
-            a copy of it.
+        optimizer: An optimizer of `twml_ops.optimizers`, of which the trainer uses a copy. Each
+            asynchronous worker clips its gradients by their own norm.
         loss: The loss, as for `Model.compile`.
         cluster: The cluster; None: as `TF_CONFIG` describes it, or without `TF_CONFIG` this process
             alone.
@@ -129,7 +129,8 @@ class HybridTrainer:
             update each table once, with the sum of the gradients of the k mean losses and with the
             learning rate of the first step, and so are weights in front of a table. The last steps
             of a `fit`, fewer than k, have an exchange each. k > 1 is not available for several
-            synchronous workers, nor for models in which a table is behind another one.
+            synchronous workers, for models in which a table is behind another one, nor for
+            optimizers that clip by norm.
         steps_per_execution: Steps of a call of TensorFlow, a multiple of `exchange_every`; None:
             `exchange_every`. With 8 or more, the CPU time of a call is small beside that of its
             steps. The graph has so many copies of a step, and tracing it takes so many times
@@ -221,7 +222,7 @@ class HybridTrainer:
         if not timeout > 0:
             raise ValueError(f"timeout must be positive, got {timeout}")
         require_native("HybridTrainer")
-        check_optimizer(optimizer)
+        check_optimizer(optimizer, exchange_every)
         self.cluster = Cluster.from_environment() if cluster is None else cluster
         workers = len(self.cluster.workers)
         for option, is_used in (
@@ -533,7 +534,8 @@ class HybridTrainer:
             model(x, training=False)  # creates all weights and shows the placement the batch
         self._table_plan.check(self.placement.tables)
         if self.placement.lookups:
-            check_options(len(cluster.workers), self._pipeline, self._exchange_every)
+            workers = len(cluster.workers)
+            check_options(workers, self.mode, self._pipeline, self._exchange_every)
         model.compile(loss=self._loss)
         share_dense = len(cluster.workers) > 1
         args = (self._prefix, cluster, self.placement.tables, model, self.optimizer, share_dense)
@@ -547,6 +549,7 @@ class HybridTrainer:
         self.model = model
         needs_queues = share_dense and self.mode == "sync"
         self._queues = GradientQueues(cluster, self.state) if needs_queues else None
+        self.placement.turns = self._queues
         self._call(
             "joining the run",
             join_run,

@@ -1,7 +1,7 @@
 """Who applies an update: each server to its shards, by the user's optimizer.
 
 `Updates` has the updates of a step. The shards of tables are updated on their servers
-(`update_shard`). Dense weights that several workers share are updated on the server that has the
+(`update_part`). Dense weights that several workers share are updated on the server that has the
 copy (`update_dense_variable`). The dense weights of a single worker are updated by its own
 optimizer (`Updates.update_local`).
 """
@@ -9,13 +9,13 @@ optimizer (`Updates.update_local`).
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from twml_ops import ops
-from twml_ops.distribute.parameter_server import encoding
+from twml_ops.distribute.parameter_server import clipping, encoding
 from twml_ops.distribute.parameter_server.cluster import Cluster
 from twml_ops.distribute.parameter_server.placement import ParameterServerPlacement
 from twml_ops.distribute.parameter_server.products import TableProduct, depends_on
@@ -25,7 +25,7 @@ from twml_ops.distribute.parameter_server.state import (
     component_optimizers,
     optimizer_of,
 )
-from twml_ops.distribute.parameter_server.tables import RemoteTable, RemoteVariable
+from twml_ops.distribute.parameter_server.tables import RemoteVariable
 from twml_ops.distribute.parameter_server.transport import Link
 from twml_ops.ops._tape import tf_variable
 from twml_ops.optimizers import SparseOptimizer
@@ -36,17 +36,19 @@ ShardGradient = tuple[encoding.ShardEntries, tf.Tensor]
 ShardGradients = dict[int, ShardGradient]
 """The entries and gradients on one server by the number of the product, in ascending order."""
 
-_NEEDS_WHOLE_TABLE = ("clipnorm", "global_clipnorm", "gradient_accumulation_steps")
+_NO_NORMS: clipping.Norms = {}
 
 
-def check_optimizer(optimizer: Any) -> None:
+def check_optimizer(optimizer: Any, exchange_every: int) -> None:
     """Checks that an optimizer can update a shard without the rest of the table.
 
     Args:
         optimizer: An optimizer of this package.
+        exchange_every: Steps between two exchanges with the servers.
 
     Raises:
-        ValueError: The optimizer is not of this package, or has an option that needs whole tables.
+        ValueError: The optimizer is not of this package, or has an option that is not possible with
+            tables on servers.
     """
     for each in component_optimizers(optimizer):
         if not isinstance(each, SparseOptimizer):
@@ -61,11 +63,16 @@ def check_optimizer(optimizer: Any) -> None:
                 "loss_scale_factor is not supported with tables on servers, which do not scale the "
                 f"loss, expected None, got {each.loss_scale_factor!r}"
             )
-        for name in _NEEDS_WHOLE_TABLE:
-            if getattr(each, name, None):
-                raise ValueError(
-                    f"{name} needs a whole table in one place, but tables are sharded over servers"
-                )
+        if getattr(each, "gradient_accumulation_steps", None):
+            raise ValueError(
+                "gradient_accumulation_steps is not supported with tables on servers, expected "
+                f"None, got {each.gradient_accumulation_steps}"
+            )
+    if exchange_every > 1 and clipping.clips_by_norm(optimizer):
+        raise ValueError(
+            f"clipnorm and global_clipnorm need exchange_every=1, got {exchange_every}: the dense "
+            "weights change in each step, and the gradients of tables are known after the last one"
+        )
 
 
 class Updates:
@@ -162,59 +169,101 @@ class Updates:
     def update(
         self,
         used: list[TableProduct],
-        sparse: list[list[ShardGradients]],
+        sparse: Sequence[ShardGradients],
         gradients: list[Any],
     ) -> None:
         """Updates tables and dense weights.
 
         Args:
             used: The products that have gradients.
-            sparse: [server][worker] entries and gradients.
+            sparse: [server] entries and gradients of all workers.
             gradients: The dense gradients; None where there is none.
         """
-        self.update_tables(used, sparse)
+        norms = self.update_tables(used, sparse, gradients)
         if self._state.shared_variables:
-            self.update_on_servers(gradients)
+            self.update_on_servers(gradients, norms=norms)
         else:
-            self.update_local(gradients)
+            self.update_local(gradients, norms)
 
-    def update_tables(self, used: list[TableProduct], sparse: list[list[ShardGradients]]) -> None:
+    def update_tables(
+        self,
+        used: list[TableProduct],
+        sparse: Sequence[ShardGradients],
+        gradients: Sequence[Any] = (),
+    ) -> clipping.Norms:
         """Updates each shard on its server, with the sum of the gradients of all workers.
 
         Args:
             used: The products that have gradients.
-            sparse: [server][worker] entries and gradients.
+            sparse: [server] entries and gradients of all workers.
+            gradients: The dense gradients, if an optimizer clips by norm; None where there is none.
+
+        Returns:
+            The norms by which these gradients are clipped as well; none if they are not.
         """
+        norms = _NO_NORMS
+        parts: Iterable[clipping.PartGradient] = self._gradients_of_parts(used, sparse)
+        if clipping.clips_by_norm(self._optimizer):
+            parts = [clipping.sum_repeated_rows(part) for part in parts]
+            dense = [
+                (g, optimizer_of(self._optimizer, v)) for g, v in self._trained_pairs(gradients)
+            ]
+            shared = {s.remote.device for s in self._state.shared_variables if s.trained}
+            norms = clipping.exchange_norms(self._placement.links, parts, dense, shared)
+        for each in parts:
+            rate, step = self._rate_and_step(each.optimizer, each.shard.device)
+            norm = clipping.norm_of(norms, each.owner, each.shard.device)
+            update_part(each, norm, rate, step)
+            if each.table.lookup is not None and each.part + 1 == len(each.table.shards):
+                each.table.lookup.release()
+        return norms
+
+    def _gradients_of_parts(
+        self, used: list[TableProduct], sparse: Sequence[ShardGradients]
+    ) -> Iterator[clipping.PartGradient]:
+        """Iterates over the parts of the tables that have gradients, and computes these."""
         for table in self._placement.tables:
             uses = [i for i, p in enumerate(used) if p.table is table]
             if not uses:
                 continue
             optimizer = optimizer_of(self._optimizer, table)
             for part, server in enumerate(table.division.servers):
-                workers = sparse[server]
-                by_use = [([worker[i] for worker in workers], used[i].binary) for i in uses]
-                rate, step = self._rate_and_step(optimizer, table.shards[part].device)
-                update_shard(optimizer, table, part, by_use, rate, step)
-            if table.lookup is not None:
-                table.lookup.release()
+                shard, of_server = table.shards[part], sparse[server]
+                with tf.device(shard.device):
+                    by_use = [_shard_gradient(shard, *of_server[i], used[i].binary) for i in uses]
+                    gradient = add_gradients(by_use)
+                yield clipping.PartGradient(optimizer, table, part, gradient)
 
-    def update_local(self, gradients: list[Any]) -> None:
-        """Updates the dense weights of this process, with the slots that this process has."""
+    def update_local(self, gradients: list[Any], norms: clipping.Norms = _NO_NORMS) -> None:
+        """Updates the dense weights of this process, with the slots that this process has.
+
+        Args:
+            gradients: The dense gradients; None where there is none.
+            norms: What `update_tables` has returned.
+        """
         components = component_optimizers(self._optimizer)
         iterations = [each.iterations + 1 for each in components]
         pairs = self._trained_pairs(gradients)
+        for i, (gradient, v) in enumerate(pairs if norms else []):
+            optimizer = optimizer_of(self._optimizer, v)
+            norm = clipping.norm_of(norms, optimizer, clipping.WORKER)
+            if norm is not None:  # the optimizer has nothing more to clip: a part is not longer
+                pairs[i] = optimizer.clip_gradients([gradient], norm)[0], v
         if pairs:
             self._optimizer.apply_gradients(pairs)
         # An optimizer of tables only would not have counted the step.
         for each, steps in zip(components, iterations, strict=True):
             each.iterations.assign(steps)
 
-    def update_on_servers(self, gradients: list[Any], steps: int = 1) -> None:
+    def update_on_servers(
+        self, gradients: list[Any], steps: int = 1, norms: clipping.Norms = _NO_NORMS
+    ) -> None:
         """Updates the dense weights that workers share.
 
         Args:
             gradients: The dense gradients; None where there is none.
             steps: The number of steps whose gradients were added, which decay the weights as often.
+            norms: What `update_tables` has returned.
         """
         pairs = self._trained_pairs(gradients)
         shared_variables = {id(s.local): s for s in self._state.shared_variables}
@@ -229,7 +278,7 @@ class Updates:
             sent = _send_dense([*(g for g, _ in missing), *values], link)
             found = {**self._sent, **{id(v): g for g, (_, v) in zip(sent, missing, strict=False)}}
             of_device = [(found[id(v)], v) for _, v in of_device]
-            self._update_shared(of_device, shared_variables, steps)
+            self._update_shared(of_device, shared_variables, steps, norms)
             for shared, value in zip(states, sent[len(missing) :], strict=True):
                 shared.remote.assign(value)
 
@@ -249,6 +298,7 @@ class Updates:
             rate, step = (s[components.index(optimizer)] for s in scalars)
             decay = optimizer.weight_decay_of(v) * steps
             slots = optimizer.slots_of(v)
+            (gradient,) = optimizer.clip_gradients([gradient])
             update_dense_variable(optimizer, gradient, variable, slots, decay, rate, step)
 
     def _rate_and_step(self, optimizer: Any, device: str) -> tuple[tf.Tensor, Any]:
@@ -258,7 +308,7 @@ class Updates:
             optimizer.iterations,
         )
 
-    def _trained_pairs(self, gradients: list[Any]) -> list[tuple[Any, Any]]:
+    def _trained_pairs(self, gradients: Sequence[Any]) -> list[tuple[Any, Any]]:
         pairs = zip(gradients, self._state.trained, strict=True)
         return [(g, v) for g, v in pairs if g is not None]
 
@@ -268,58 +318,50 @@ class Updates:
         return [s for s in shared if not s.trained and s.remote.device == device]
 
     def _update_shared(
-        self, pairs: list[tuple[Any, Any]], shared_variables: dict[int, Any], steps: int
+        self,
+        pairs: list[tuple[Any, Any]],
+        shared_variables: dict[int, Any],
+        steps: int,
+        norms: clipping.Norms,
     ) -> None:
         for gradient, v in pairs:
             optimizer, shared = optimizer_of(self._optimizer, v), shared_variables[id(v)]
             rate, step = self._rate_and_step(optimizer, shared.remote.device)
             decay = optimizer.weight_decay_of(v) * steps
+            norm = clipping.norm_of(norms, optimizer, shared.remote.device)
+            with tf.device(shared.remote.device):
+                (gradient,) = optimizer.clip_gradients([gradient], norm)
             update_dense_variable(
                 optimizer, gradient, shared.remote, shared.slots, decay, rate, step
             )
 
 
-def update_shard(
-    optimizer: Any,
-    table: RemoteTable,
-    part: int,
-    uses: Sequence[tuple[Sequence[ShardGradient], bool]],
-    rate: tf.Tensor,
-    step: Any,
+def update_part(
+    each: clipping.PartGradient, norm: tf.Tensor | None, rate: tf.Tensor, step: Any
 ) -> None:
-    """Computes the gradient of a part of a table and updates the part, on its server.
+    """Updates a part of a table on its server.
 
     Args:
-        optimizer: The optimizer of the table.
-        table: The table.
-        part: The number of the part.
-        uses: For each use of the table in the model: the entries and gradients [B, columns] of each
-            worker, in the order in which they are added; and whether the entries have no values.
-            The gradients of several uses are added up.
+        each: The part and its gradient.
+        norm: The norm that the optimizer limits; None: the norm of the gradient of the part.
         rate: The learning rate of this step.
         step: The number of steps before this one, an integer scalar or variable.
     """
-    shard = table.shards[part]
-    with tf.device(shard.device):
-        slices = add_gradients([_shard_gradient(shard, *use) for use in uses])
-        (slices,) = optimizer.clip_gradients([slices])
+    optimizer, table = each.optimizer, each.table
+    with tf.device(each.shard.device):
+        (gradient,) = optimizer.clip_gradients([each.gradient], norm)
         decay = optimizer.weight_decay_of(table)
         optimizer.update_variable(
-            slices, shard, table.slots[part], rate, weight_decay=decay, step=step
+            gradient, each.shard, table.slots[each.part], rate, weight_decay=decay, step=step
         )
 
 
 def _shard_gradient(
-    shard: RemoteVariable, contributions: Sequence[ShardGradient], binary: bool
+    shard: RemoteVariable, entries: encoding.ShardEntries, gradient: tf.Tensor, binary: bool
 ) -> tf.IndexedSlices:
-    """Returns the gradient of a shard from one use of its table by all workers."""
-    entries = encoding.concat_entries([entries for entries, _ in contributions])
-    gradients = [g for _, g in contributions]
-    gradient = gradients[0] if len(gradients) == 1 else tf.concat(gradients, axis=0)
+    """Returns the gradient of a shard from one use of its table."""
     shape = tf.constant(shard.shape.as_list(), tf.int64)
-    return ops.weights_grad(
-        entries.ids, entries.values, entries.row_splits, gradient, shape, binary
-    )
+    return ops.weights_grad(*entries, gradient, shape, binary)
 
 
 def update_dense_variable(
@@ -335,7 +377,7 @@ def update_dense_variable(
 
     Args:
         optimizer: The optimizer of the variable.
-        gradient: Its gradient, a tensor or `tf.IndexedSlices`.
+        gradient: Its gradient, clipped, a tensor or `tf.IndexedSlices`.
         variable: The variable.
         slots: The optimizer's slots of the variable.
         weight_decay: The weight decay of the variable; 0: none.
@@ -343,7 +385,6 @@ def update_dense_variable(
         step: The number of steps before this one, an integer scalar or variable.
     """
     with tf.device(variable.device):
-        (gradient,) = optimizer.clip_gradients([gradient])
         optimizer.update_variable(
             gradient, variable, slots, rate, weight_decay=weight_decay, step=step
         )
