@@ -1,16 +1,20 @@
 """Fields and groups of tables in `TPUEmbedding`: products, gradients, and models on fields."""
 
+import contextlib
+
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from tests.models.test_field_models import SMALL, data_of, features_of
-from twml_ops import layers, models, ops, optimizers, tpu
+from tests.pairwise import ONE_TF, SLOW
+from twml_ops import core, export, layers, models, ops, optimizers, tpu
 from twml_ops.data import Schema
 from twml_ops.layers import SparseTable
 from twml_ops.ops._tape import tf_variable
 
 B = 6
+EMBEDDING = tf.tpu.experimental.embedding
 TOLERANCE = {"rtol": 1e-5, "atol": 1e-6}
 
 
@@ -98,7 +102,12 @@ def tables_of(made):
     return {t.name: tf_variable(t.variable) for _, t in tpu.table_layers.lookup_tables(made)}
 
 
-@pytest.mark.parametrize("case", CASES)
+ON_BOTH = ("a matrix and bags, sqrtn", "widths", "groups")
+
+
+@pytest.mark.parametrize(
+    "case", [pytest.param(c, marks=() if c in ON_BOTH else ONE_TF) for c in CASES]
+)
 def test_products_and_gradients_equal_the_layers(case):
     made, features = made_of(case)
     with tf.GradientTape() as tape:
@@ -204,29 +213,33 @@ def test_a_frozen_table_stays_as_it_is():
     )
 
 
-SCHEMA = Schema(("a", "b"), ("c", "d"), 0, "x")
+NUMBERS = Schema(("a", "b"), ("c", "d"), 0, "x")
+BAGS = Schema(("a", "b"), ("c", "s", "t"), 0, "x", bags=("s", "t"), bag_weights={"t": "w"})
 OPTIONS = {
     "dcn": {"trees": False, "dropout": 0.0, "embedding_dropout": 0.0},
     "deepfm": {"dropout": 0.0, "embedding_dropout": 0.0, "l2": 0.01},
     "dlrm": {"dropout": 0.0, "embedding_dropout": 0.0},
+    "fm": {},
 }
+STEPS = [
+    pytest.param("fm", BAGS, False, marks=ONE_TF),
+    *(pytest.param(kind, NUMBERS, True, marks=SLOW) for kind in ("dcn", "deepfm", "dlrm")),
+]
 
 
-@pytest.mark.parametrize(
-    "kind", [pytest.param(n, marks=() if n == "deepfm" else pytest.mark.slow) for n in OPTIONS]
-)
-def test_a_compiled_step_of_a_model_on_fields_without_tables_equals_the_whole_model(kind):
-    data = data_of(SCHEMA, name=kind)
+@pytest.mark.parametrize(("kind", "schema", "compiled"), STEPS)
+def test_a_step_of_a_model_on_fields_without_tables_equals_the_whole_model(kind, schema, compiled):
+    data = data_of(schema, name=kind)
 
     def build():
         tf.keras.utils.set_random_seed(0)
-        return models.get(kind)(SCHEMA, data, **SMALL[kind], **OPTIONS[kind])
+        return models.get(kind)(schema, data, **SMALL[kind], **OPTIONS[kind])
 
     whole = build()
     with tpu.external_tables():
         without = build()
     tpu.copy_dense_weights(whole, without)
-    features = features_of(SCHEMA, B, seed=4, name=kind)
+    features = features_of(schema, B, seed=4, name=kind)
     labels = tf.constant(np.arange(B).reshape(B, 1) % 2, tf.float32)
 
     def loss_with(model, given):
@@ -246,14 +259,15 @@ def test_a_compiled_step_of_a_model_on_fields_without_tables_equals_the_whole_mo
     ids, weights = next(iter(batches.map(lambda f: tpu.lookup_inputs(whole, host(f)))))
     dense = [v for v in without.trainable_variables if v.shape[0]]
 
-    @tf.function(jit_compile=True)
     def step(activations, features):
-        with ops.xla_compatible(), tf.GradientTape() as tape:
+        static = ops.xla_compatible() if compiled else contextlib.nullcontext()
+        with static, tf.GradientTape() as tape:
             tape.watch(activations)
             with tpu.use_lookups(activations):
                 loss = loss_with(without, features)
         return loss, *tape.gradient(loss, [activations, [tf_variable(v) for v in dense]])
 
+    step = tf.function(step, jit_compile=True, autograph=False) if compiled else step
     with tf.GradientTape() as tape:
         activations = tpu.host_lookup(embedding, (ids, weights), configs)
     got, by_activation, by_dense = step(activations, features)
@@ -277,3 +291,46 @@ def test_trainable_weights_before_a_table_are_rejected():
     features = features_of(schema, B, name="logistic")
     ids, _ = tpu.lookup_inputs(made, tpu.table_inputs(made)(features))
     assert {*ids} == {*tpu.feature_configs(made, optimizers.SGD(0.1))}
+
+
+def test_a_checkpoint_of_tables_on_a_tpu_becomes_a_scorer(tmp_path):
+    def build():
+        tf.keras.utils.set_random_seed(5)
+        ids = tf.keras.Input([3], dtype="int64", name="ids")
+        sparse = tf.keras.Input([None], dtype="int64", ragged=True, name="x_ids")
+        tables = {"page": SparseTable(9, 2), "user": SparseTable(9, 3)}
+        fields = layers.FieldEmbedding([8, 9, 9], [2, 3, 2], name="fields")(ids)
+        groups = layers.GroupedSparseLinear(tables, name="groups")(
+            {name: sparse for name in tables}
+        )
+        hidden = tf.keras.layers.Concatenate()([*fields, groups["page"], groups["user"]])
+        head = tf.keras.layers.Dense(1, "sigmoid", name="head")
+        return tf.keras.Model([ids, sparse], head(hidden))
+
+    whole = build()
+    with tpu.external_tables():
+        trained = build()
+    configs = tpu.feature_configs(whole, optimizers.Adagrad(0.1))
+    embedding = EMBEDDING.TPUEmbedding(dict(configs), None)  # as on a TPU, here on the CPU
+    rng = np.random.default_rng(6)
+    for weight in (*embedding.embedding_tables.values(), *trained.get_layer("head").weights):
+        weight.assign(rng.normal(size=weight.shape))
+    sparse = tf.RaggedTensor.from_row_lengths(rng.integers(0, 9, 12), [3, 0, 1, 5, 1, 2])
+    batch = [tf.constant(rng.integers(0, 7, (B, 3))), sparse]
+    inputs = tpu.lookup_inputs(whole, tpu.table_inputs(whole)(batch))
+    with tpu.use_lookups(tpu.host_lookup(embedding, inputs, configs)):
+        want = trained(batch)
+    path = tf.train.Checkpoint(model=trained, embedding=embedding).save(tmp_path / "checkpoint")
+
+    with tpu.external_tables():
+        restored = build()
+    tables = tpu.create_embedding(tpu.feature_configs(whole, optimizers.Adagrad(0.1)))
+    checkpoint = tf.train.Checkpoint(model=restored, embedding=tables)
+    checkpoint.restore(path).expect_partial()
+    tpu.copy_tables_from_embedding(whole, tables)
+    tpu.copy_dense_weights(restored, whole)
+    np.testing.assert_allclose(whole(batch), want, **TOLERANCE)
+    export.to_scorer(whole, tmp_path / "scorer")
+    flat = {"x_ids": sparse.flat_values.numpy(), "x_row_splits": sparse.row_splits.numpy()}
+    got = core.Scorer.load(tmp_path / "scorer").predict({"ids": batch[0].numpy(), **flat})
+    np.testing.assert_allclose(got, want, **TOLERANCE)
