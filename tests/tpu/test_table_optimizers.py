@@ -159,7 +159,7 @@ def test_each_table_has_its_part_of_a_composite_optimizer():
         "adam": EMBEDDING.Adam,
         "ftrl": EMBEDDING.FTRL,
     }
-    # The steps are those of the composite optimizer, whose parts see no gradients of tables.
+    # The composite optimizer counts the steps: its parts see no gradients of tables.
     made.optimizer.iterations.assign(5)
     np.testing.assert_allclose(
         configs["groups/sgd"].table.optimizer.learning_rate(), 0.4, rtol=1e-6

@@ -293,7 +293,7 @@ class FieldEmbedding(TableLayer):
         """The row of each field, or rows and weights; see `TableLayer.lookup_rows`."""
         if self._pools_at_once:
             return {self.name: self._segments(inputs, True)[0]}
-        found = {}
+        found: dict[str, SparseBatch] = {}
         for table, named in zip(self._tables, self.lookup_tables, strict=True):
             parts = table.parts(*self._split(inputs), pooled=False)
             found.update(zip(named.features, table.by_field(parts), strict=True))
