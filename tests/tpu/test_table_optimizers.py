@@ -176,6 +176,10 @@ def test_a_part_that_updates_no_table_may_be_any_optimizer():
     )
     with pytest.raises(ValueError, match=r"got .*Adam"):
         tpu.feature_configs(made)
+    made.compile()
+    made.optimizer = None
+    with pytest.raises(ValueError, match=r"got .*NoneType"):
+        tpu.feature_configs(made)
 
 
 def update_on_a_tpu(made, rate, w, slots, g):

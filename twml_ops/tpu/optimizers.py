@@ -83,7 +83,7 @@ def optimizers_of_tables(optimizer: Any) -> Callable[[Any], Any]:
         while isinstance(part, optimizers.CompositeOptimizer):
             part = part.optimizer_of(variable)
         if id(part) not in made:
-            made[id(part)] = table_optimizer(part, optimizer.iterations)
+            made[id(part)] = table_optimizer(part, getattr(optimizer, "iterations", None))
         return made[id(part)]
 
     return of
