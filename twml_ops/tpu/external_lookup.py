@@ -83,8 +83,8 @@ def use_lookups(activations: Mapping[str, tf.Tensor]) -> Iterator[None]:
     """In the `with` block, layers use looked-up products instead of multiplying.
 
     Args:
-        activations: Maps the features of `feature_configs` to their products, float32 [B, units]; the
-            product of a `SparseLinear` is without bias and activation function.
+        activations: Maps the features of `feature_configs` to their products, float32 [B, units];
+            the product of a `SparseLinear` is without bias and activation function.
 
     Yields:
         Nothing.
