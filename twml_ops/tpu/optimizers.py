@@ -114,8 +114,8 @@ def _sgd(optimizer: Any, steps: Any, common: dict[str, Any]) -> Any:
 
 def _momentum(optimizer: Any, steps: Any, common: dict[str, Any]) -> Any:
     # AdagradMomentum divides gradients by (a + epsilon)^(1 / exponent), where a is not negative;
-    # beta2=0 keeps a at the last squared gradient. With a large exponent the divisor is 1. Its
-    # momentum adds up gradients, ours steps, which is the same while the rate is constant.
+    # beta2 < 1 makes a a mean, so that it does not overflow. With a large exponent the divisor is 1.
+    # Its momentum adds up gradients, ours steps, which is the same while the rate is constant.
     if optimizer.follows_schedule:
         raise ValueError(
             "learning_rate of Momentum must be a number for the tables of a TPU, whose momentum "
@@ -126,7 +126,7 @@ def _momentum(optimizer: Any, steps: Any, common: dict[str, Any]) -> Any:
         momentum=optimizer.momentum,
         use_nesterov=optimizer.nesterov,
         exponent=1e30,
-        beta2=0.0,
+        beta2=0.5,
         epsilon=1.0,
         **common,
     )
