@@ -114,7 +114,7 @@ def _sgd(optimizer: Any, steps: Any, common: dict[str, Any]) -> Any:
 
 def _momentum(optimizer: Any, steps: Any, common: dict[str, Any]) -> Any:
     # AdagradMomentum divides gradients by (a + epsilon)^(1 / exponent), where a is not negative;
-    # beta2 < 1 makes a a mean, so that it does not overflow. With a large exponent the divisor is 1.
+    # beta2 < 1 makes a mean of a, which does not overflow. With a large exponent the divisor is 1.
     # Its momentum adds up gradients, ours steps, which is the same while the rate is constant.
     if optimizer.follows_schedule:
         raise ValueError(
