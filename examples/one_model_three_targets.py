@@ -89,7 +89,7 @@ def through_tpu_embedding(model: tf.keras.Model, dataset: tf.data.Dataset) -> No
     norm = model.get_layer("norm")
     worst = 0.0
     for features, _ in dataset:
-        inputs = tpu.lookup_inputs({"table": norm(features)})
+        inputs = tpu.lookup_inputs(model, {"table": norm(features)})
         with tpu.use_lookups(tpu.host_lookup(embedding, inputs, configs)):
             from_tables = model(features)
         worst = max(worst, float(tf.reduce_max(tf.abs(from_tables - model(features)))))

@@ -25,7 +25,7 @@ ARROWS = {
     "data planning _known_categories _keras _phases _publish _scorer ''",
     "selfcheck": "core ops _keras _startup_log ''",
     "analysis": "layers metrics data _batch ops _core _keras",
-    "tpu": "layers optimizers placement _batch ops _keras",
+    "tpu": "layers optimizers placement ops _keras",
     "distribute": "checkpoint layers optimizers placement ops peers planning _keras _child",
     "estimator": "export checkpoint optimizers ops",
     "serving": "core _scorer _raw_columns _known_categories",

@@ -353,6 +353,7 @@ class LayerCall(NamedTuple):
         outputs: Keys of the output tensors.
         named: Keys of the input tensors by their names, if the first argument is a mapping.
         tensors: The output tensors.
+        argument: The first argument, in its structure.
     """
 
     layer: Any
@@ -360,6 +361,7 @@ class LayerCall(NamedTuple):
     outputs: tuple[Any, ...]
     named: dict[str, Any]
     tensors: tuple[Any, ...]
+    argument: Any = None
 
 
 def layer_calls(outputs: Any) -> tuple[list[LayerCall], list[Any]]:
@@ -383,9 +385,10 @@ def layer_calls(outputs: Any) -> tuple[list[LayerCall], list[Any]]:
             results = node.output_tensors if KERAS_3 else tf.nest.flatten(node.outputs)
             is_input = isinstance(layer, tf.keras.layers.InputLayer)
             arguments = () if is_input else tuple(visit(t) for t in inputs)
-            named = {} if is_input else _named_inputs(node)
+            first = None if is_input else _first_argument(node)
             keys = tuple(map(_key, results))
-            ordered.append(LayerCall(layer, arguments, keys, named, tuple(results)))
+            named = _named_inputs(first)
+            ordered.append(LayerCall(layer, arguments, keys, named, tuple(results), first))
         return _key(tensor)
 
     return ordered, [visit(t) for t in tf.nest.flatten(outputs)]
@@ -426,15 +429,18 @@ def clone_model(
     return tf.keras.models.clone_model(model, **options)
 
 
-def _named_inputs(node: Any) -> dict[str, Any]:
-    """The keys of the tensors of a mapping that a layer is called with, by their names."""
+def _first_argument(node: Any) -> Any:
     arguments = node.arguments if KERAS_3 else node
     positional = arguments.args if KERAS_3 else arguments.call_args
     keywords = arguments.kwargs if KERAS_3 else arguments.call_kwargs
-    first = next(iter([*positional, *keywords.values()]), None)
-    if not isinstance(first, Mapping):
+    return next(iter([*positional, *keywords.values()]), None)
+
+
+def _named_inputs(argument: Any) -> dict[str, Any]:
+    """The keys of the tensors of a mapping that a layer is called with, by their names."""
+    if not isinstance(argument, Mapping):
         return {}
-    return {k: _key(t) for k, t in first.items() if hasattr(t, "_keras_history")}
+    return {k: _key(t) for k, t in argument.items() if hasattr(t, "_keras_history")}
 
 
 def _key(tensor: Any) -> Any:

@@ -86,7 +86,7 @@ def test_lookups_equal_the_layers_products(make, form):
     configs = tpu.feature_configs(made)
     embedding = make(configs)
     pair = batch()
-    inputs = tpu.lookup_inputs(dict.fromkeys(configs, form(pair)))
+    inputs = tpu.lookup_inputs(made, dict.fromkeys(configs, form(pair)))
     got = lookup(embedding, inputs, configs)
     for name, want in products(made, pair).items():
         np.testing.assert_allclose(got[name], want, **TOLERANCE)
@@ -96,7 +96,7 @@ def test_lookups_of_binary_batches():
     made = model()
     configs = tpu.feature_configs(made)
     ids = batch()[0]
-    inputs = tpu.lookup_inputs(dict.fromkeys(configs, ids))
+    inputs = tpu.lookup_inputs(made, dict.fromkeys(configs, ids))
     got = tpu.host_lookup(tpu.create_embedding(configs), inputs, configs)
     for name, want in products(made, ids).items():
         np.testing.assert_allclose(got[name], want, **TOLERANCE)
@@ -108,7 +108,7 @@ def test_a_model_uses_looked_up_products():
     embedding = tpu.create_embedding(configs)
     pair = batch()
     normalized = made.get_layer("norm")(pair)
-    inputs = tpu.lookup_inputs(dict.fromkeys(configs, normalized))
+    inputs = tpu.lookup_inputs(made, dict.fromkeys(configs, normalized))
     want = made(pair)
     with tpu.use_lookups(tpu.host_lookup(embedding, inputs, configs)):
         got = made(pair)
@@ -202,53 +202,3 @@ def test_tables_that_a_tpu_does_not_support_are_rejected(options):
     made = tf.keras.Model(inputs, layers.SparseLinear(D, N, name="t", **options)(inputs))
     with pytest.raises(ValueError, match=f"{next(iter(options))} of layer 't' must be"):
         tpu.feature_configs(made, optimizers.SGD(0.1))
-
-
-def test_optimizers_are_mapped():
-    sgd = tpu.table_optimizer(optimizers.SGD(0.5, clipvalue=1.0))
-    assert isinstance(sgd, EMBEDDING.SGD)
-    assert sgd.learning_rate == 0.5
-    adagrad = tpu.table_optimizer(optimizers.Adagrad(0.5, initial_accumulator_value=0.2))
-    assert (adagrad.learning_rate, adagrad.initial_accumulator_value) == (0.5, 0.2)
-    ftrl = tpu.table_optimizer(optimizers.Ftrl(0.5, l1_regularization_strength=0.1, beta=1.0))
-    assert (ftrl.l1_regularization_strength, ftrl.beta) == (0.1, 1.0)
-    adam = tpu.table_optimizer(optimizers.LazyAdam(0.5, beta_1=0.8, epsilon=1e-3))
-    assert (adam.beta_1, adam.epsilon, adam.lazy_adam, adam.sum_inside_sqrt) == (
-        0.8,
-        1e-3,
-        True,
-        False,
-    )
-
-
-def test_the_rate_of_adam_and_of_schedules_follows_the_step():
-    adam = optimizers.LazyAdam(0.5, beta_1=0.9, beta_2=0.99)
-    rate = tpu.table_optimizer(adam).learning_rate
-    np.testing.assert_allclose(rate(), 0.5 * np.sqrt(1 - 0.99) / (1 - 0.9), rtol=1e-5)
-    schedule = optimizers.LinearScalingWarmup(0.1, 1024, 256, warmup_steps=10)
-    sgd = optimizers.SGD(schedule)
-    rate = tpu.table_optimizer(sgd).learning_rate
-    np.testing.assert_allclose(rate(), 0.1, rtol=1e-6)
-    sgd.iterations.assign(10)
-    np.testing.assert_allclose(rate(), 0.4, rtol=1e-6)
-
-
-@pytest.mark.parametrize(
-    ("optimizer", "message"),
-    [
-        (lambda: optimizers.Momentum(0.1), "got twml_ops.optimizers.first_order.Momentum"),
-        (lambda: optimizers.RowWiseAdagrad(0.1), "RowWiseAdagrad"),
-        (lambda: tf.keras.optimizers.Adam(0.1), "got .*Adam"),
-        (lambda: optimizers.SGD(0.1, weight_decay=0.1), "weight_decay is not supported"),
-        (lambda: optimizers.SGD(0.1, global_clipnorm=1.0), "global_clipnorm is not supported"),
-        (lambda: optimizers.SGD(0.1, use_ema=True), "use_ema is not supported"),
-        (lambda: optimizers.Adagrad(0.1, initial_accumulator_value=0.0), "must be positive"),
-        (
-            lambda: optimizers.Ftrl(0.1, l2_shrinkage_regularization_strength=0.1),
-            "l2_shrinkage",
-        ),
-    ],
-)
-def test_unsupported_optimizers_are_rejected(optimizer, message):
-    with pytest.raises(ValueError, match=message):
-        tpu.table_optimizer(optimizer())

@@ -6,13 +6,14 @@ import contextlib
 import zipfile
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, NamedTuple
 
 import h5py
 import numpy as np
 import tensorflow as tf
 
 from twml_ops import ops, placement
+from twml_ops._batch import SparseBatch
 from twml_ops._keras import KERAS_3, direct_variables
 from twml_ops._publish import new_file
 from twml_ops.ops._library import library
@@ -21,6 +22,24 @@ from twml_ops.placement.whole_values import MARK, value_in_file, written_later
 
 OUT_OF_RANGE = ("error", "wrap")
 _WEIGHTS = "model.weights.h5"  # in a .keras file
+
+
+class LookupTable(NamedTuple):
+    """A table whose products another system may look up; see `Placement.looked_up`.
+
+    Attributes:
+        name: "layer", or "layer/table" if the layer has several tables.
+        variable: What `Placement.create` has returned.
+        shape: Of the whole table, (N, D).
+        initializer: Keras initializer of the table.
+        features: The names of the products: "layer", or "layer/feature" if there are several.
+    """
+
+    name: str
+    variable: Any
+    shape: tuple[int, int]
+    initializer: Any
+    features: tuple[str, ...]
 
 
 class TableLayer(tf.keras.layers.Layer):
@@ -94,6 +113,22 @@ class TableLayer(tf.keras.layers.Layer):
                 if place is not None:
                     counts.append(place.prefetch(ids, table))
         return tf.add_n(counts)
+
+    @property
+    def lookup_tables(self) -> list[LookupTable]:
+        """The tables of the layer, which is built, and the features that are looked up in each."""
+        raise NotImplementedError
+
+    def lookup_rows(self, inputs: Any) -> dict[str, SparseBatch]:
+        """The rows and weights whose sums are the products of the features of `lookup_tables`.
+
+        Args:
+            inputs: As of `call`.
+
+        Returns:
+            Feature → CSR batch of rows of its table, with B rows.
+        """
+        raise NotImplementedError
 
     def _add_penalty(self, regularizer: Any, ids: tf.Tensor, table: Any) -> None:
         """Adds the penalty of the rows that a batch reads, each row once, to the losses.

@@ -10,11 +10,12 @@ from typing import Any, Literal
 import numpy as np
 import tensorflow as tf
 
-from twml_ops import ops, placement
-from twml_ops._batch import SparseBatch, parse, with_weightless_padding
+from twml_ops import placement
+from twml_ops._batch import SparseBatch
 from twml_ops._keras import as_declared, serializable
 from twml_ops.layers._arguments import check_choice, check_positive_integer, refuse_constraint
-from twml_ops.layers._tables import OUT_OF_RANGE, TableLayer
+from twml_ops.layers._field_table import FieldTable, join_segments
+from twml_ops.layers._tables import OUT_OF_RANGE, LookupTable, TableLayer
 from twml_ops.layers._weights import add_table, copied
 from twml_ops.ops._library import library
 from twml_ops.ops._tape import device_scope_of
@@ -139,15 +140,20 @@ class FieldEmbedding(TableLayer):
         self.storage = storage_of(storage)
         self.supports_jit = False  # the ops are no XLA ops
         self._tables = [
-            _FieldTable(
-                width, [f for f, w in enumerate(widths) if w == width], self.num_rows, out_of_range
+            FieldTable(
+                width,
+                [f for f, w in enumerate(widths) if w == width],
+                self.num_rows,
+                self.num_fields,
+                bag_combiner,
+                out_of_range,
             )
             for width in sorted(set(widths))
         ]
         self.embeddings: Any = None
 
     @property
-    def tables(self) -> list[_FieldTable]:
+    def tables(self) -> list[FieldTable]:
         """The tables, one for each width of vectors."""
         return list(self._tables)
 
@@ -202,25 +208,10 @@ class FieldEmbedding(TableLayer):
             [B, F + G, units], or [B, units] if there is a `pooling`, of the compute dtype; of
             `units` for each field, without `projected_units`, a list of [B, units of the field].
         """
-        ids, bags = self._split(inputs)
-        at_once = self.pooling is not None and not bags and not self.l2
-        at_once = at_once and self.projected_units is None
-        with library.on_host():
-            batches = [self._segments(table, ids, bags, at_once) for table in self._tables]
-            variables = [table.variable for table in self._tables]
-            if len(batches) == 1:
-                place = placement.placement_of(variables[0])
-                vectors = [place.sparse_linear(batches[0], variables[0])]
-            else:
-                vectors = placement.grouped_sparse_linear(batches, variables)
-        if self.embeddings_regularizer is not None and training is not False:
-            for batch, variable in zip(batches, variables, strict=True):
-                self._add_penalty(self.embeddings_regularizer, batch.ids, variable)
+        vectors = self._looked_up()
+        if vectors is None:
+            vectors = self._products(inputs, training)
         with device_scope_of(vectors[0]):
-            if not at_once:
-                vectors = [
-                    self._stacked(v, table) for v, table in zip(vectors, self._tables, strict=True)
-                ]
             if self.l2:
                 for i, v in enumerate(vectors):
                     vectors[i], loss = _regularized(v, self.l2)
@@ -238,37 +229,89 @@ class FieldEmbedding(TableLayer):
             order = np.argsort(np.concatenate([table.fields for table in self._tables]))
             joined = tf.gather(tf.concat(vectors, axis=1), order, axis=1)
         if self.pooling is not None:
-            joined = joined if at_once else tf.reduce_sum(joined, axis=1)
+            joined = joined if self._pools_at_once else tf.reduce_sum(joined, axis=1)
             power = {"sum": 0.0, "mean": 1.0, "sqrtn": 0.5}[self.pooling]
             joined /= float(len(self.num_rows)) ** power
         return joined
 
+    @property
+    def _pools_at_once(self) -> bool:
+        """Whether the lookup adds up the vectors of all fields, which need not be known."""
+        at_once = self.pooling is not None and not self.num_bags and not self.l2
+        return at_once and self.projected_units is None
+
+    def _products(self, inputs: Any, training: Any) -> list[tf.Tensor]:
+        """The vectors of each table: [B, its fields, units], or if pooled at once [B, units]."""
+        with library.on_host():
+            batches = self._segments(inputs, self._pools_at_once)
+            variables = [table.variable for table in self._tables]
+            if len(batches) == 1:
+                place = placement.placement_of(variables[0])
+                vectors = [place.sparse_linear(batches[0], variables[0])]
+            else:
+                vectors = placement.grouped_sparse_linear(batches, variables)
+        if self.embeddings_regularizer is not None and training is not False:
+            for batch, variable in zip(batches, variables, strict=True):
+                self._add_penalty(self.embeddings_regularizer, batch.ids, variable)
+        if self._pools_at_once:
+            return vectors
+        with device_scope_of(vectors[0]):
+            return [table.stacked(v) for v, table in zip(vectors, self._tables, strict=True)]
+
+    def _looked_up(self) -> list[tf.Tensor] | None:
+        """The same as `_products`, if another system has looked up all fields."""
+        vectors = []
+        for table in self.lookup_tables:
+            place = placement.placement_of(table.variable)
+            found = [place.looked_up(feature) for feature in table.features]
+            if any(product is None for product in found):
+                return None
+            vectors.append(found[0] if self._pools_at_once else tf.stack(found, axis=1))
+        return vectors
+
+    @property
+    def lookup_tables(self) -> list[LookupTable]:
+        """The table "layer", or "layer/embeddings_WIDTH" of each width.
+
+        Its features are "layer/field_NUMBER", or "layer" if the sum of all fields is looked up.
+        """
+        one = len(self._tables) == 1
+        return [
+            LookupTable(
+                self.name if one else f"{self.name}/embeddings_{table.units}",
+                table.variable,
+                (table.num_rows, table.units),
+                self.embeddings_initializer,
+                (self.name,)
+                if self._pools_at_once
+                else tuple(f"{self.name}/field_{field}" for field in table.fields),
+            )
+            for table in self._tables
+        ]
+
+    def lookup_rows(self, inputs: Any) -> dict[str, SparseBatch]:
+        """The row of each field, or rows and weights; see `TableLayer.lookup_rows`."""
+        if self._pools_at_once:
+            return {self.name: self._segments(inputs, True)[0]}
+        found: dict[str, SparseBatch] = {}
+        for table, named in zip(self._tables, self.lookup_tables, strict=True):
+            parts = table.parts(*self._split(inputs), pooled=False)
+            found.update(zip(named.features, table.by_field(parts), strict=True))
+        return found
+
     def _ids_of_tables(self, inputs: Any) -> list[tuple[Any, tf.Tensor]]:
-        ids, bags = self._split(inputs)
-        return [(t.variable, self._segments(t, ids, bags, False).ids) for t in self._tables]
+        batches = self._segments(inputs, False)
+        return [(t.variable, b.ids) for t, b in zip(self._tables, batches, strict=True)]
 
     def _by_field(self, vectors: Sequence[tf.Tensor]) -> Iterator[tuple[int, tf.Tensor]]:
         """(field, its vectors [B, units]) of the vectors of all tables."""
         for table, stacked in zip(self._tables, vectors, strict=True):
             yield from zip(table.fields, tf.unstack(stacked, len(table.fields), 1), strict=True)
 
-    def _segments(
-        self, table: _FieldTable, ids: Any, bags: Sequence[Any], pooled: bool
-    ) -> SparseBatch:
-        """One segment for each vector of a table: the matrix row by row, then bag after bag.
-
-        With `pooled` one segment for each row of the matrix.
-        """
-        parts = []
-        columns = [field for field in table.fields if field < self.num_fields]
-        if columns:
-            chosen = ids if len(columns) == self.num_fields else tf.gather(ids, columns, axis=1)
-            rows, splits = table.rows_of(chosen, 0, len(columns), pooled)
-            parts.append(SparseBatch(rows, None, splits))
-        for position in range(len(columns), len(table.fields)):
-            bag = bags[table.fields[position] - self.num_fields]
-            parts.append(self._bag(bag, table, position))
-        return parts[0] if len(parts) == 1 else _joined(parts)
+    def _segments(self, inputs: Any, pooled: bool) -> list[SparseBatch]:
+        """One segment for each vector of each table, as `FieldTable.parts` has them."""
+        ids, bags = self._split(inputs)
+        return [join_segments(table.parts(ids, bags, pooled)) for table in self._tables]
 
     def _split(self, inputs: Any) -> tuple[Any, list[Any]]:
         """The matrix, if there is one, and the bags."""
@@ -284,39 +327,6 @@ class FieldEmbedding(TableLayer):
                 f"ids must be integers [B, {self.num_fields}], got {ids.dtype.name} {ids.shape}"
             )
         return ids, parts[1:]
-
-    def _bag(self, bag: Any, table: _FieldTable, position: int) -> SparseBatch:
-        batch, _ = parse(tuple(bag) if isinstance(bag, list) else bag)
-        batch = with_weightless_padding(batch)
-        rows, _ = table.rows_of(batch.ids[:, tf.newaxis], position, position + 1)
-        if self.bag_combiner == "sum":
-            return batch._replace(ids=rows)
-        values = batch.values_or_ones()
-        squared = values * values if self.bag_combiner == "sqrtn" else values
-        segments = tf.ragged.row_splits_to_segment_ids(batch.row_splits, out_type=tf.int64)
-        count = tf.shape(batch.row_splits, out_type=tf.int64)[0] - 1
-        totals = tf.math.unsorted_segment_sum(squared, segments, count)
-        if self.bag_combiner == "sqrtn":  # without the infinite slope of the root at 0
-            totals = tf.where(totals > 0, tf.sqrt(tf.where(totals > 0, totals, 1.0)), 0.0)
-        # As in TensorFlow, the vector of a bag whose weights add up to 0 is 0.
-        values = tf.math.divide_no_nan(values, tf.gather(totals, segments))
-        return SparseBatch(rows, values, batch.row_splits)
-
-    def _stacked(self, vectors: tf.Tensor, table: _FieldTable) -> tf.Tensor:
-        """[B, fields of the table, units] of the vectors of all segments."""
-        per_row, width = len(table.fields), table.units
-        matrix = sum(field < self.num_fields for field in table.fields)
-        bags = per_row - matrix
-        if not bags:
-            return tf.reshape(vectors, [-1, per_row, width])
-        count = tf.shape(vectors)[0] // per_row
-        first = count * matrix
-        of_bags = tf.reshape(vectors[first:], [bags, -1, width])
-        of_bags = tf.transpose(of_bags, [1, 0, 2])
-        if not matrix:
-            return of_bags
-        of_matrix = tf.reshape(vectors[:first], [-1, matrix, width])
-        return tf.concat([of_matrix, of_bags], axis=1)
 
     def compute_output_shape(self, input_shape: Any) -> Any:
         """[B, F + G, units], [B, units], or a list of [B, units of the field]."""
@@ -357,54 +367,6 @@ class FieldEmbedding(TableLayer):
             "l2": self.l2,
             "storage": None if self.storage is None else self.storage.get_config(),
         }
-
-
-class _FieldTable:
-    """The rows of all fields of one width.
-
-    Args:
-        units: the width.
-        fields: numbers of the fields, ascending.
-        num_rows: rows of every field of the layer.
-        out_of_range: "wrap" or "error".
-    """
-
-    def __init__(
-        self, units: int, fields: list[int], num_rows: Sequence[int], out_of_range: str
-    ) -> None:
-        self._out_of_range = out_of_range
-        self.units, self.fields = units, fields
-        self._sizes = np.array([num_rows[field] for field in fields])
-        self._starts = np.cumsum(self._sizes) - self._sizes
-        self.num_rows = int(self._sizes.sum())
-        self.variable: Any = None
-        self.projection: Any = None
-
-    @property
-    def ranges(self) -> list[tuple[int, int]]:
-        """The first row of each field in the table, and the one after its last row."""
-        return [(int(a), int(a + n)) for a, n in zip(self._starts, self._sizes, strict=True)]
-
-    def rows_of(
-        self, ids: tf.Tensor, first: int, last: int, pooled: bool = False
-    ) -> tuple[tf.Tensor, tf.Tensor]:
-        """`ops.field_rows` of ids [B, last - first] of the table's fields first .. last."""
-        ids = ids if ids.dtype in (tf.int32, tf.int64) else tf.cast(ids, tf.int64)
-        sizes, first_row = self._sizes[first:last].tolist(), int(self._starts[first])
-        return ops.field_rows(
-            ids, sizes, first_row=first_row, pooled=pooled, out_of_range=self._out_of_range
-        )
-
-
-def _joined(parts: Sequence[SparseBatch]) -> SparseBatch:
-    """The segments of all parts, one part after the other."""
-    splits, total = [tf.zeros([1], tf.int64)], tf.zeros([], tf.int64)
-    for part in parts:
-        splits.append(part.row_splits[1:] + total)
-        total += part.row_splits[-1]
-    binary = all(part.values is None for part in parts)
-    values = None if binary else tf.concat([part.values_or_ones() for part in parts], axis=0)
-    return SparseBatch(tf.concat([p.ids for p in parts], axis=0), values, tf.concat(splits, axis=0))
 
 
 def _regularized(vectors: tf.Tensor, l2: float) -> tuple[tf.Tensor, tf.Tensor]:

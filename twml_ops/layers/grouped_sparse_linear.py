@@ -10,10 +10,10 @@ from typing import Any, Literal
 import tensorflow as tf
 
 from twml_ops import placement
-from twml_ops._batch import parse
+from twml_ops._batch import SparseBatch, parse
 from twml_ops._keras import serializable
 from twml_ops.layers._arguments import check_choice
-from twml_ops.layers._tables import OUT_OF_RANGE, TableLayer, wrapped
+from twml_ops.layers._tables import OUT_OF_RANGE, LookupTable, TableLayer, wrapped
 from twml_ops.layers._weights import add_table
 from twml_ops.ops._library import library
 from twml_ops.placement.sharded import NotCheckpointable
@@ -109,7 +109,6 @@ class GroupedSparseLinear(TableLayer):
         """Creates the tables."""
         del input_shape  # ids name the rows: the inputs' widths say nothing
         current = placement.current_placement()
-        current = current if current.supports_grouped_tables else placement.REPLICATED
         for name, table in self.tables.items():
             place = storage_placement(table.storage) if table.storage else current
             self.kernels[name] = place.create(
@@ -143,6 +142,17 @@ class GroupedSparseLinear(TableLayer):
         if not isinstance(inputs, Mapping) or set(inputs) != set(self.features):
             got = sorted(inputs) if isinstance(inputs, Mapping) else type(inputs).__name__
             raise ValueError(f"inputs must be a dict of {sorted(self.features)}, got {got}")
+        found = [
+            placement.placement_of(self.kernels[table]).looked_up(f"{self.name}/{feature}")
+            for feature, table in self.features.items()
+        ]
+        missing = any(product is None for product in found)
+        outputs = self._products(inputs, training) if missing else found
+        cast = [tf.cast(output, self.compute_dtype) for output in outputs]
+        return dict(zip(self.features, cast, strict=True))
+
+    def _products(self, inputs: Mapping[str, Any], training: Any) -> list[tf.Tensor]:
+        """The product of each feature."""
         kernels = [self.kernels[table] for table in self.features.values()]
         with library.on_host():
             batches = [self._rows_of(inputs[f], table) for f, table in self.features.items()]
@@ -154,8 +164,25 @@ class GroupedSparseLinear(TableLayer):
                     ids = tf.concat([batch.ids for of, batch in named if of == name], axis=0)
                     regularizer = tf.keras.regularizers.get(table.regularizer)
                     self._add_penalty(regularizer, ids, self.kernels[name])
-        cast = [tf.cast(output, self.compute_dtype) for output in outputs]
-        return dict(zip(self.features, cast, strict=True))
+        return outputs
+
+    @property
+    def lookup_tables(self) -> list[LookupTable]:
+        """The tables "layer/table", for the features "layer/feature"."""
+        return [
+            LookupTable(
+                f"{self.name}/{name}",
+                self.kernels[name],
+                (table.input_dim, table.units),
+                tf.keras.initializers.get(table.initializer),
+                tuple(f"{self.name}/{f}" for f, of in self.features.items() if of == name),
+            )
+            for name, table in self.tables.items()
+        ]
+
+    def lookup_rows(self, inputs: Mapping[str, Any]) -> dict[str, SparseBatch]:
+        """The entries of each feature; see `TableLayer.lookup_rows`."""
+        return {f"{self.name}/{f}": self._rows_of(inputs[f], t) for f, t in self.features.items()}
 
     def _ids_of_tables(self, inputs: Mapping[str, Any]) -> list[tuple[Any, tf.Tensor]]:
         return [

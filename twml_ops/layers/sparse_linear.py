@@ -7,10 +7,10 @@ from typing import Any, Literal
 import tensorflow as tf
 
 from twml_ops import placement
-from twml_ops._batch import parse
+from twml_ops._batch import SparseBatch, parse
 from twml_ops._keras import no_autocast, serializable
 from twml_ops.layers._arguments import check_choice, refuse_constraint
-from twml_ops.layers._tables import OUT_OF_RANGE, TableLayer, wrapped
+from twml_ops.layers._tables import OUT_OF_RANGE, LookupTable, TableLayer, wrapped
 from twml_ops.layers._weights import add_table
 from twml_ops.ops._library import library
 from twml_ops.ops._tape import device_scope_of
@@ -225,6 +225,18 @@ class SparseLinear(TableLayer):
         Returns:
             [B, units], of the compute dtype.
         """
+        found = placement.placement_of(self.kernels[0]).looked_up(self.name)
+        products = [found] if found is not None else self._products(inputs, training)
+        with device_scope_of(products[0]):
+            by_row = self.partition_axis == "row"
+            outputs = tf.add_n(products) if by_row else tf.concat(products, axis=1)
+        if self.use_bias:
+            outputs = tf.nn.bias_add(outputs, tf.convert_to_tensor(self.bias))
+        outputs = tf.cast(outputs, self.compute_dtype)
+        return outputs if self.activation is None else self.activation(outputs)
+
+    def _products(self, inputs: Any, training: Any) -> list[tf.Tensor]:
+        """The product of each partition."""
         with library.on_host():
             batch = self._rows_of(inputs)
             parts = [self._part_of(batch, p) for p in range(self.num_partitions)]
@@ -235,13 +247,17 @@ class SparseLinear(TableLayer):
         if self.kernel_regularizer is not None and training is not False:
             for part, kernel in zip(parts, self.kernels, strict=True):
                 self._add_penalty(self.kernel_regularizer, part[0], kernel)
-        with device_scope_of(products[0]):
-            by_row = self.partition_axis == "row"
-            outputs = tf.add_n(products) if by_row else tf.concat(products, axis=1)
-        if self.use_bias:
-            outputs = tf.nn.bias_add(outputs, tf.convert_to_tensor(self.bias))
-        outputs = tf.cast(outputs, self.compute_dtype)
-        return outputs if self.activation is None else self.activation(outputs)
+        return products
+
+    @property
+    def lookup_tables(self) -> list[LookupTable]:
+        """The kernel, for one feature with the name of the layer."""
+        shape = (self.input_dim, self.units)
+        return [LookupTable(self.name, self.kernel, shape, self.kernel_initializer, (self.name,))]
+
+    def lookup_rows(self, inputs: Any) -> dict[str, SparseBatch]:
+        """The entries of the batch; see `TableLayer.lookup_rows`."""
+        return {self.name: self._rows_of(inputs)}
 
     def _ids_of_tables(self, inputs: Any) -> list[tuple[Any, tf.Tensor]]:
         return [(self.kernel, self._rows_of(inputs).ids)] if len(self.kernels) == 1 else []

@@ -178,16 +178,21 @@ class SparseOptimizer(KerasHost):
         """Whether the learning rate changes from step to step by itself."""
         return callable(self._learning_rate)
 
-    def current_learning_rate(self) -> tf.Tensor:
+    def current_learning_rate(self, step: Any = None) -> tf.Tensor:
         """The learning rate of the current step.
+
+        Args:
+            step: the number of steps before it, for a host that counts them; None: `iterations`.
 
         Returns:
             float32 scalar.
         """
         # In Keras 2 the property is the learning rate of the last update.
-        rate = self.learning_rate if KERAS_3 else self._learning_rate
-        if isinstance(rate, tf.keras.optimizers.schedules.LearningRateSchedule):
-            rate = rate(self.iterations)
+        schedule = tf.keras.optimizers.schedules.LearningRateSchedule
+        if isinstance(self._learning_rate, schedule):
+            rate = self._learning_rate(self.iterations if step is None else step)
+        else:
+            rate = self.learning_rate if KERAS_3 else self._learning_rate
         return tf.cast(rate, tf.float32)
 
     def check_gradients(self, gradients: Sequence[Any]) -> None:

@@ -32,14 +32,11 @@ class Placement:
         is_sharded: Whether a variable in this process holds only some of the table's rows or
             columns.
         in_file: Whether the rows are in a file, and the table may be larger than memory.
-        supports_grouped_tables: Whether tables of `GroupedSparseLinear` get this placement too;
-            otherwise every replica has them whole.
         device: The GPU whose memory holds the variables; None: they are in the memory of the host.
     """
 
     is_sharded = False
     in_file = False
-    supports_grouped_tables = True
     device: str | None = None
 
     @property
@@ -102,6 +99,18 @@ class Placement:
             float32 [B, D].
         """
         return ops.sparse_linear(*entries, table)
+
+    def looked_up(self, feature: str) -> tf.Tensor | None:
+        """Returns the product of a feature that another system has looked up.
+
+        Args:
+            feature: One of the features of the layer's `lookup_tables`.
+
+        Returns:
+            float32 [B, D]; None: the layer multiplies its batch with the table.
+        """
+        del feature
+        return None
 
     def gather_entries(
         self, ids: tf.Tensor, values: tf.Tensor

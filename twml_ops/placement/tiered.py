@@ -178,7 +178,6 @@ class TieredPlacement(Placement):
 
     is_sharded = True
     in_file = True
-    supports_grouped_tables = True
 
     @property
     def splits_gradients(self) -> bool:

@@ -4,17 +4,18 @@ from twml_ops.tpu.check import CompileReport, TableMemory, check
 from twml_ops.tpu.chips import CHIPS, GPUS, Chip
 from twml_ops.tpu.compile_subprocess import Compiled
 from twml_ops.tpu.embedding import (
+    copy_dense_weights,
     copy_tables_from_embedding,
     copy_tables_to_embedding,
     create_embedding,
     feature_configs,
     host_lookup,
     lookup_inputs,
-    map_on_host,
 )
 from twml_ops.tpu.external_lookup import external_tables, use_lookups
 from twml_ops.tpu.optimizers import table_optimizer
 from twml_ops.tpu.step import CompileProblem, training_step
+from twml_ops.tpu.table_layers import map_on_host, table_inputs
 
 __all__ = [
     "CHIPS",
@@ -25,6 +26,7 @@ __all__ = [
     "Compiled",
     "TableMemory",
     "check",
+    "copy_dense_weights",
     "copy_tables_from_embedding",
     "copy_tables_to_embedding",
     "create_embedding",
@@ -33,6 +35,7 @@ __all__ = [
     "host_lookup",
     "lookup_inputs",
     "map_on_host",
+    "table_inputs",
     "table_optimizer",
     "training_step",
     "use_lookups",

@@ -2,114 +2,93 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from twml_ops import _keras, placement
-from twml_ops._batch import parse
-from twml_ops.layers import DynamicLookup, SparseLinear
-from twml_ops.layers._feature_norm import FeatureNorm
-from twml_ops.tpu.external_lookup import ExternalLookup
-from twml_ops.tpu.optimizers import table_optimizer
+from twml_ops import placement
+from twml_ops.layers._tables import LookupTable
+from twml_ops.ops._tape import tf_variable
+from twml_ops.tpu.optimizers import check_sparse_core_options, optimizers_of_tables
+from twml_ops.tpu.table_layers import lookup_tables, table_layers
 
 _embedding = tf.tpu.experimental.embedding
 Weights = tuple[dict[str, tf.SparseTensor], dict[str, tf.SparseTensor]]
 
 
-def sparse_layers(model: Any) -> dict[str, SparseLinear]:
-    """Finds the `SparseLinear` layers of a model and lets them use looked-up products.
-
-    Each layer is a feature of its own in `TPUEmbedding`. Its placement becomes an `ExternalLookup`,
-    see `use_lookups`.
-
-    Args:
-        model: A Keras model.
-
-    Returns:
-        The layers by name.
-
-    Raises:
-        ValueError: There is no such layer, or the table of one is partitioned, sharded, regularized
-            or not float32, or wraps ids; or there is a `DynamicLookup`.
-    """
-    found = {}
-    for layer in _keras.all_layers(model):
-        if isinstance(layer, DynamicLookup):
-            raise ValueError(
-                f"layer {layer.name!r} gives rows to ids on the host of one process, so it cannot "
-                "be trained on TPUs; use hashed ids (models.HashedIds)"
-            )
-        if not isinstance(layer, SparseLinear):
-            continue
-        for what, got, want in (
-            ("num_partitions", layer.num_partitions, 1),
-            ("placement", layer.placement, "auto"),
-            ("kernel_dtype", layer.kernel_dtype, "float32"),
-            ("kernel_regularizer", layer.kernel_regularizer, None),
-            ("out_of_range", layer.out_of_range, "error"),
-        ):
-            if got != want:
-                raise ValueError(f"{what} of layer {layer.name!r} must be {want!r}, got {got!r}")
-        rows = getattr(placement.placement_of(layer.kernel), "rows", None)
-        placement.set_placement(layer.kernel, ExternalLookup(layer.name, rows))
-        found[layer.name] = layer
-    if not found:
-        raise ValueError("model must have a SparseLinear layer, got none")
-    return found
-
-
 def feature_configs(model: Any, optimizer: Any = None) -> dict[str, Any]:
     """Returns the configuration of `TPUEmbedding` and similar classes for a model's tables.
 
+    `SparseLinear` has one feature, with the name of the layer; `GroupedSparseLinear` a feature
+    "layer/feature" for each of its own, some of which may share a table; `FieldEmbedding` a feature
+    "layer/field_NUMBER" for each field, all in one table or in one for each width. Where it only
+    adds up the vectors of fields that are no bags (`pooling`), it has one feature, the sum.
+
     Args:
-        model: A Keras model with `SparseLinear` layers. The tables start with their values.
-        optimizer: The optimizer of the tables, one of this package; None: that of the compiled
-            model.
+        model: A Keras model with tables. The tables start with their values.
+        optimizer: The optimizer of the tables, one of this package, whose steps count; None: that
+            of the compiled model. Of a `CompositeOptimizer` each table has the optimizer whose
+            pattern matches its variable in `model`. Layers that are not trainable keep their tables
+            as they are.
 
     Returns:
-        Name of the layer -> `FeatureConfig`, with a `TableConfig` of its own.
+        Name of the feature → `FeatureConfig`. Features of one table have the same `TableConfig`.
 
     Raises:
-        ValueError: The model has no `SparseLinear` layer; or a table is partitioned, sharded or not
-            float32; or `table_optimizer` does not support the optimizer.
+        ValueError: The model has no tables, or one that `TPUEmbedding` cannot have: partitioned,
+            sharded, in a file, regularized or not float32; or a layer is called several times; or
+            `table_optimizer` does not support the optimizer.
     """
-    optimizer = model.optimizer if optimizer is None else optimizer
+    optimizer_of = optimizers_of_tables(model.optimizer if optimizer is None else optimizer)
     configs = {}
-    for name, layer in sparse_layers(model).items():
-        table = _embedding.TableConfig(
-            vocabulary_size=layer.input_dim,
-            dim=layer.units,
-            initializer=_values_of(layer),
-            optimizer=table_optimizer(optimizer),
+    for layer, table in lookup_tables(model):
+        rows, units = table.shape
+        config = _embedding.TableConfig(
+            vocabulary_size=rows,
+            dim=units,
+            initializer=_values_of(table),
+            optimizer=optimizer_of(table.variable) if layer.trainable else _embedding.SGD(0.0),
             combiner="sum",
-            name=name,
+            name=table.name,
         )
-        configs[name] = _embedding.FeatureConfig(table=table, name=name)
+        for feature in table.features:
+            configs[feature] = _embedding.FeatureConfig(table=config, name=feature)
     return configs
 
 
-def lookup_inputs(batches: Mapping[str, Any]) -> Weights:
+def lookup_inputs(model: Any, batches: Mapping[str, Any]) -> Weights:
     """Converts batches to the form that `TPUEmbedding.enqueue` takes. Can be used in `tf.data`.
 
     Args:
-        batches: Maps the name of each layer to its batch, in any batch form.
+        model: The model of `feature_configs`.
+        batches: Maps the name of each layer with tables to what it is called with, as the model of
+            `table_inputs` returns it.
 
     Returns:
-        `(ids, weights)`, each a map from the name of the layer to a SparseTensor [B, longest row]:
-        int64 ids, and float32 values.
+        `(ids, weights)`, each a map from the name of the feature to a SparseTensor [B, longest
+        row]: int64 ids of rows, and the float32 weights with which the rows are added up.
+
+    Raises:
+        ValueError: The model has no such layer.
+        tf.errors.InvalidArgumentError: An id is out of range, and the layer's `out_of_range` is
+            "error".
     """
+    layers = table_layers(model)
     ids, weights = {}, {}
     for name, inputs in batches.items():
-        batch, _ = parse(inputs)
-        place = tf.RaggedTensor.from_row_splits(
-            tf.cast(batch.ids, tf.int64), batch.row_splits, validate=False
-        )
-        sparse = place.to_sparse()
-        ids[name] = sparse
-        weights[name] = sparse.with_values(batch.values_or_ones())
+        if name not in layers:
+            raise ValueError(f"batches must be of layers {sorted(layers)}, got {name!r}")
+        rows = layers[name].lookup_rows(inputs)
+        for table in layers[name].lookup_tables:
+            for feature in table.features:
+                batch = rows[feature]
+                place = tf.RaggedTensor.from_row_splits(
+                    _checked(batch.ids, table.shape[0], feature), batch.row_splits, validate=False
+                )
+                ids[feature] = place.to_sparse()
+                weights[feature] = ids[feature].with_values(batch.values_or_ones())
     return ids, weights
 
 
@@ -123,6 +102,9 @@ def create_embedding(configs: Mapping[str, Any], optimizer: Any = None) -> Any:
     Returns:
         A `TPUEmbeddingV2` on TPUs with SparseCores, a `TPUEmbedding` on other TPUs, and without a
         TPU a `TPUEmbeddingForServing`, whose tables are variables on the host.
+
+    Raises:
+        ValueError: The TPU has SparseCores, and a table has a `clipvalue`, which they ignore.
     """
     strategy = tf.distribute.get_strategy()
     if not isinstance(strategy, tf.distribute.TPUStrategy):
@@ -130,6 +112,7 @@ def create_embedding(configs: Mapping[str, Any], optimizer: Any = None) -> Any:
     hardware = tf.tpu.experimental.HardwareFeature(strategy.extended.tpu_hardware_feature)
     v2 = tf.tpu.experimental.HardwareFeature.EmbeddingFeature.V2
     if hardware.embedding_feature == v2:
+        check_sparse_core_options(configs)
         return _embedding.TPUEmbeddingV2(dict(configs), optimizer)
     return _embedding.TPUEmbedding(dict(configs), optimizer)
 
@@ -144,7 +127,7 @@ def host_lookup(embedding: Any, inputs: Weights, configs: Mapping[str, Any]) -> 
         configs: The result of `feature_configs` that `embedding` was created with.
 
     Returns:
-        Name of the layer -> product, float32 [B, D].
+        Name of the feature → product, float32 [B, D].
     """
     ids, weights = inputs
     return dict(
@@ -156,15 +139,15 @@ def copy_tables_to_embedding(model: Any, embedding: Any) -> None:
     """Copies the tables of a model to an embedding object, on the host.
 
     Args:
-        model: A Keras model with `SparseLinear` layers.
+        model: A Keras model with tables.
         embedding: An object with `embedding_tables`.
 
     Raises:
-        ValueError: `embedding` has no table for one of the layers.
+        ValueError: `embedding` lacks one of the tables.
     """
     variables = _tables_of(embedding)
-    for name, layer in sparse_layers(model).items():
-        _variable(variables, name).assign(tf.convert_to_tensor(layer.kernel))
+    for _, table in lookup_tables(model):
+        _variable(variables, table.name).assign(tf.convert_to_tensor(table.variable))
 
 
 def copy_tables_from_embedding(model: Any, embedding: Any) -> None:
@@ -174,58 +157,59 @@ def copy_tables_from_embedding(model: Any, embedding: Any) -> None:
     into a `TPUEmbeddingForServing`: see docs/tpu.md.
 
     Args:
-        model: A Keras model with `SparseLinear` layers.
+        model: A Keras model with tables.
         embedding: An object with `embedding_tables`.
 
     Raises:
-        ValueError: `embedding` has no table for one of the layers.
+        ValueError: `embedding` lacks one of the tables.
     """
     variables = _tables_of(embedding)
-    for name, layer in sparse_layers(model).items():
-        layer.kernel.assign(tf.convert_to_tensor(_variable(variables, name)))
+    for _, table in lookup_tables(model):
+        table.variable.assign(tf.convert_to_tensor(_variable(variables, table.name)))
 
 
-def map_on_host(dataset: tf.data.Dataset, transform: Any, training: bool = True) -> tf.data.Dataset:
-    """Applies layers such as discretizers, hashes and `MaxNorm` in an input pipeline, on the host.
+def copy_dense_weights(source: Any, target: Any) -> None:
+    """Copies all weights but the tables between a model with tables and one of `external_tables`.
 
     Args:
-        dataset: A dataset of (features, labels, ...).
-        transform: A layer, a model, or a sequence of layers that are applied one after the other.
-        training: Whether `MaxNorm` and `OnlineStandardize` update their states.
-
-    Returns:
-        The dataset with transformed features.
+        source: A Keras model with tables or without.
+        target: A model of the same layers.
 
     Raises:
-        ValueError: `training` is true and a layer has trainable weights, such as the bias of
-            `MaxNorm`. There are no gradients in a pipeline; use `use_bias=False`.
+        ValueError: The models have other weights.
     """
-    chain = list(transform) if isinstance(transform, Iterable) else [transform]
-    for layer in chain:
-        if layer.trainable_weights and training:
-            raise ValueError(
-                f"layer {layer.name!r} has trainable weights, which a pipeline on the host cannot "
-                "train: use use_bias=False, or keep the layer in the model"
-            )
-
-    def transformed(features: Any, *others: Any) -> Any:
-        for layer in chain:
-            has_state = isinstance(layer, FeatureNorm)
-            features = layer(features, training=training) if has_state else layer(features)
-        return (features, *others)
-
-    # Without parallel calls, since states are updated in the order of the batches.
-    return dataset.map(transformed)
+    pairs = []
+    for model in (source, target):
+        tables = {id(tf_variable(table.variable)) for _, table in lookup_tables(model)}
+        pairs.append([v for v in model.weights if id(tf_variable(v)) not in tables])
+    shapes = [[tuple(v.shape) for v in weights] for weights in pairs]
+    if shapes[0] != shapes[1]:
+        raise ValueError(
+            f"target must have the weights of source, {shapes[0]} without tables, got {shapes[1]}"
+        )
+    placement.copy_weights(*pairs)
 
 
-def _values_of(layer: SparseLinear) -> Any:
-    """Returns an initializer of the layer's values, or of the part that a TPU asks for."""
-    kernel = layer.kernel
-    if not kernel.shape[0]:
-        return layer.kernel_initializer
+def _checked(ids: tf.Tensor, rows: int, feature: str) -> tf.Tensor:
+    """The ids, int64, which are rows of a table: a TPU does not check them."""
+    ids = tf.cast(ids, tf.int64)
+    message = f"ids of {feature!r} must be in [0, {rows})"
+    checks = [
+        tf.debugging.assert_non_negative(ids, message),
+        tf.debugging.assert_less(ids, tf.constant(rows, tf.int64), message),
+    ]
+    with tf.control_dependencies([check for check in checks if check is not None]):
+        return tf.identity(ids)
+
+
+def _values_of(table: LookupTable) -> Any:
+    """Returns an initializer of the table's values, or of the part that a TPU asks for."""
+    variable = table.variable
+    if not variable.shape[0]:
+        return table.initializer
 
     def initializer(shape: Any, dtype: Any = tf.float32, **kwargs: Any) -> tf.Tensor:
-        whole = tf.convert_to_tensor(kernel)
+        whole = tf.convert_to_tensor(variable)
         offset = kwargs.get("partition_info") or kwargs.get("partition_offset")
         if offset is None and tuple(shape) == tuple(whole.shape):
             return tf.cast(whole, dtype)
@@ -243,7 +227,5 @@ def _tables_of(embedding: Any) -> dict[str, Any]:
 
 def _variable(variables: Mapping[str, Any], name: str) -> Any:
     if name not in variables:
-        raise ValueError(
-            f"embedding must have a table for layer {name!r}, got tables {sorted(variables)}"
-        )
+        raise ValueError(f"embedding must have the table {name!r}, got tables {sorted(variables)}")
     return variables[name]

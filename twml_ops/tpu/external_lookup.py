@@ -24,8 +24,6 @@ class ExternalLookup(placement.Placement):
             copy of the table. None: it keeps a whole copy.
     """
 
-    supports_grouped_tables = False
-
     def __init__(self, layer: str = "", rows: int | None = None) -> None:
         self.layer = layer
         self.rows = rows
@@ -45,18 +43,17 @@ class ExternalLookup(placement.Placement):
         placement.set_placement(variable, ExternalLookup(name.rpartition("/")[0], self.rows))
         return variable
 
-    def sparse_linear(self, entries: CsrEntries, table: Any) -> tf.Tensor:
-        """See `Placement.sparse_linear`.
+    def looked_up(self, feature: str) -> tf.Tensor | None:
+        """See `Placement.looked_up`."""
+        activations = _activations.get()
+        return None if activations is None else activations.get(feature)
 
-        Returns the product that `use_lookups` has for the layer, or else multiplies with the
-        model's copy of the table.
+    def sparse_linear(self, entries: CsrEntries, table: Any) -> tf.Tensor:
+        """See `Placement.sparse_linear`: multiplies with the model's copy of the table.
 
         Raises:
-            ValueError: There is neither a product nor a copy of the table.
+            ValueError: There is no copy of the table.
         """
-        activations = _activations.get()
-        if activations is not None and self.layer in activations:
-            return activations[self.layer]
         if table.shape[0]:
             return super().sparse_linear(entries, table)
         if not isinstance(placement.current_placement(), ExternalLookup):
@@ -70,7 +67,7 @@ class ExternalLookup(placement.Placement):
 
 @contextlib.contextmanager
 def external_tables() -> Iterator[None]:
-    """In the `with` block, new `SparseLinear` layers have no tables and need looked-up products.
+    """In the `with` block, new layers have no tables and need looked-up products.
 
     For models in the scope of a `tf.distribute.TPUStrategy`, whose tables are in `TPUEmbedding`.
 
@@ -86,8 +83,8 @@ def use_lookups(activations: Mapping[str, tf.Tensor]) -> Iterator[None]:
     """In the `with` block, layers use looked-up products instead of multiplying.
 
     Args:
-        activations: Maps names of `SparseLinear` layers to their products, float32 [B, units],
-            before bias and activation function.
+        activations: Maps the features of `feature_configs` to their products, float32 [B, units];
+            the product of a `SparseLinear` is without bias and activation function.
 
     Yields:
         Nothing.
