@@ -104,7 +104,8 @@ def create_embedding(configs: Mapping[str, Any], optimizer: Any = None) -> Any:
         TPU a `TPUEmbeddingForServing`, whose tables are variables on the host.
 
     Raises:
-        ValueError: The TPU has SparseCores, and a table has a `clipvalue`, which they ignore.
+        ValueError: The TPU has SparseCores, and a table has a `clipvalue`, which they ignore; or
+            this TensorFlow does not support SparseCores.
     """
     strategy = tf.distribute.get_strategy()
     if not isinstance(strategy, tf.distribute.TPUStrategy):
@@ -113,6 +114,11 @@ def create_embedding(configs: Mapping[str, Any], optimizer: Any = None) -> Any:
     v2 = tf.tpu.experimental.HardwareFeature.EmbeddingFeature.V2
     if hardware.embedding_feature == v2:
         check_sparse_core_options(configs)
+        if not hasattr(_embedding, "TPUEmbeddingV2"):
+            raise ValueError(
+                "TPUs with SparseCores need TPUEmbeddingV2, which TensorFlow "
+                f"{tf.__version__} does not have: use a newer one"
+            )
         return _embedding.TPUEmbeddingV2(dict(configs), optimizer)
     return _embedding.TPUEmbedding(dict(configs), optimizer)
 
