@@ -10,7 +10,6 @@ from twml_ops.training.errors import UserError
 from twml_ops.training.labels import (
     check_balance,
     corrected,
-    labels_of_one_value,
     training_examples,
     weighted,
 )
@@ -43,31 +42,6 @@ def test_the_corrected_probability_is_that_of_he_et_al():
     np.testing.assert_allclose(fixed(p), p / (p + (1 - p) / 0.1), rtol=1e-4)
     assert fixed.name == "m"
     assert corrected(model, RunConfig("")) is model
-
-
-@pytest.mark.parametrize(
-    ("labels", "weights", "message"),
-    [
-        ([0, 1, 0], [1, 0, 1], "The label y is 0 in all examples"),
-        ([1, 1, 1], [1, 1, 1], "The label y is 1 in all examples"),
-        ([0, 1, 0], [0, 0, 0], "all sample weights of the training data are 0"),
-        ([0, 0, 1], [1, 1, 1], None),
-    ],
-)
-def test_training_data_without_positives_or_negatives_that_count_are_named(
-    tmp_path, labels, weights, message
-):
-    rows = [f"{i},{w},{y}" for i, (w, y) in enumerate(zip(weights, labels, strict=True))]
-    (tmp_path / "d.csv").write_text("\n".join(["x,w,y", *rows]) + "\n")
-    schema = Schema(("x",), (), 0, "y", labels=("y",), weight="w")
-    source = open_source(f"csv:{tmp_path / 'd.csv'}", schema=schema)
-    if any(weights):
-        found = labels_of_one_value(source)
-        assert len(found) == (message is not None)
-        assert all(message in text for text in found)
-        return
-    with pytest.raises(UserError, match=message):
-        labels_of_one_value(source)
 
 
 def test_without_a_rate_all_examples_are_used(libsvm):
