@@ -4,12 +4,25 @@ from __future__ import annotations
 
 import datetime
 import math
+import re
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 Array = NDArray[Any]
+
+
+def bag_name(column: str) -> str:
+    """The prefix of the names of a bag's arrays: `bag_tags_ids` for the column `tags`.
+
+    Characters that TensorFlow, Keras and signatures do not take in names are their code points: the
+    prefix of `my tags` is `bag_my_x20_tags`.
+
+    Args:
+        column: name of the bag.
+    """
+    return "bag_" + re.sub(r"[^A-Za-z0-9_.]", lambda found: f"_x{ord(found[0]):x}_", column)
 
 
 def categories(column: ArrayLike) -> Array:

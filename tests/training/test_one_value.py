@@ -65,7 +65,8 @@ def test_features_with_one_value_or_none_are_named_once(tmp_path, groups):
     same, missing = warnings_of_one_value(source)
     assert same.endswith("nothing from them: same (2.5), zeros (0), one_text.")
     assert missing.endswith("nothing from them: no_numbers, no_text, no_bag.")
-    assert source.name in same and source.name in missing
+    assert source.name in same
+    assert source.name in missing
     varying = Schema(("number", "late"), ("text",), 0, "")
     assert not warnings_of_one_value(open_source(source.name, schema=varying))
 

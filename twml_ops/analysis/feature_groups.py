@@ -8,9 +8,10 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
+from twml_ops._raw_columns import bag_name
 from twml_ops.data import Schema, Source
 from twml_ops.data.block import Block, Categories
-from twml_ops.data.layouts import LayoutName, bag_name, named_layout
+from twml_ops.data.layouts import LayoutName, named_layout
 
 Array = npt.NDArray[Any]
 Features = dict[str, Any]  # name → tf.RaggedTensor, or tf.Tensor in the layout "fields"

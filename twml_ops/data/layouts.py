@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from twml_ops._raw_columns import bag_name
 from twml_ops.data.block import Array, Block, Categories, Group, Numbers, Rows
 from twml_ops.data.errors import DataError
 from twml_ops.data.row_keys import ROW_KEYS
@@ -181,11 +182,6 @@ class RowKeys(Layout):
 
     def _finish(self, parts: Mapping[str, Any]) -> dict[str, Any]:
         return {ROW_KEYS: parts[ROW_KEYS][0]}
-
-
-def bag_name(column: str) -> str:
-    """The prefix of the names of a bag's tensors: `bag_tags_ids` for the column `tags`."""
-    return f"bag_{column}"
 
 
 def named_layout(schema: Schema, name: LayoutName) -> Layout:

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
+from twml_ops._raw_columns import bag_name
 from twml_ops.data import Schema
-from twml_ops.data.layouts import bag_name
 from twml_ops.layers import CategoryCounts, CategoryRows, FieldLogarithms, FieldQuantiles
 from twml_ops.layers._recent_results import RecentResults
 from twml_ops.models._field_statistics import FieldStatistics

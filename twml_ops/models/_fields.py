@@ -17,9 +17,9 @@ from typing import Any, Literal
 
 import tensorflow as tf
 
+from twml_ops._raw_columns import bag_name
 from twml_ops._research import research
 from twml_ops.data import Schema
-from twml_ops.data.layouts import bag_name
 from twml_ops.layers import (
     CategoryRows,
     FactorizationMachine,

@@ -7,7 +7,7 @@ import numpy as np
 from twml_ops._category_hash import MISSING
 from twml_ops.data import Block, Schema, Source, TrainingParts
 from twml_ops.data.block import Array, Categories, Numbers, Rows
-from twml_ops.data.errors import some
+from twml_ops.data.errors import quote, some
 from twml_ops.data.schema import SPARSE_IDS
 from twml_ops.training.errors import UserError
 from twml_ops.training.sources import MOST_ROWS
@@ -68,9 +68,11 @@ def _labels(source: Source, what: str, so: str, features: _Features | None = Non
             return []
     if not any_weight:
         raise UserError(f"{source.name}: all sample weights of {what} are 0")
+    value = source.schema.positive_label
+    none = "," if value is None else f", none of which has the value {quote(value)},"
     return [
-        f"The label {name} is {int(positives)} in all examples of {what} {source.name}, so that "
-        f"{so}."
+        f"The label {name} is {int(positives)} in all examples of {what} {source.name}"
+        f"{',' if positives else none} so that {so}."
         for name, (negatives, positives) in zip(names, found.T, strict=True)
         if not (negatives and positives)
     ]
