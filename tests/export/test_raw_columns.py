@@ -15,6 +15,7 @@ from twml_ops import export, models
 from twml_ops.core import Scorer
 from twml_ops.data import Schema, open_source
 from twml_ops.data.schema import SPARSE_IDS
+from twml_ops.export.model_inputs import ModelInputs
 from twml_ops.export.raw_columns import RawColumns
 from twml_ops.optimizers import Adagrad
 
@@ -256,6 +257,16 @@ def test_missing_categories_in_lists_are_those_of_arrays_of_objects(scorer):
     np.testing.assert_array_equal(predict(**none | {TAGS: np.zeros(0)}), want)
 
 
+def test_columns_of_nullable_types_of_pandas_have_missing_values(scorer):
+    given = columns()
+    texts, numbers = ["Bern", None, "b", None, "c"], [1, None, 3, None, 5]
+    want = scorer.predict(given | {"city": texts, "age": numbers})
+    city, ages = pd.array(texts, dtype="string"), pd.array(numbers, dtype="Int64")
+    for made in (pd.Series, np.asarray, list):
+        change = {"city": made(city), "age": made(ages)}
+        np.testing.assert_array_equal(scorer.predict(given | change), want)
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -398,8 +409,9 @@ def test_raw_sparse_ids_are_passed_on(layout):
 
 
 def test_tensors_have_names_of_their_own():
-    raw = RawColumns(Schema(("a b", "a-b", "_c", "a_b_"), (), 0, "x"), "fields")
-    assert [spec.name for spec in raw.specs().values()] == ["a_b", "a_b_", "column_c", "a_b__"]
+    raw = RawColumns(Schema(("a b", "a-b", "_c", "a_b_", "A b"), (), 0, "x"), "fields")
+    names = ["a_b", "a_b_", "column_c", "a_b__", "A_b___"]
+    assert [spec.name for spec in raw.specs().values()] == names
 
 
 @pytest.mark.one_tf
@@ -411,3 +423,31 @@ def test_inputs_that_are_no_features_are_refused(data, tmp_path):
     with pytest.raises(ValueError, match="no features of the schema"):
         export.to_scorer(trained("logistic", data), tmp_path / "scorer", schema=other)
     assert not (tmp_path / "scorer").exists()
+
+
+def test_bags_have_arrays_of_their_own_whatever_their_names():
+    bags = (
+        "tags",
+        "tags_ids",
+        "tags_values",
+        "Tags",
+        "my tags",
+        "my_tags",
+        "my/tags",
+        "é",
+        ":",
+        "my_x20_tags",
+    )
+    schema = Schema((), bags, 0, "x", bags=bags)
+    inputs = [
+        tf.keras.Input((None,), ragged=True, dtype="int64", name=f"{schema.bag_arrays(bag)}_ids")
+        for bag in bags
+    ]
+    model = tf.keras.Model(inputs, [tf.keras.layers.Identity()(x) for x in inputs])
+    names = {name.lower() for name in ModelInputs(model).flat_specs()}  # as TensorFlow takes them
+    assert len(names) == 2 * len(bags)
+
+
+def test_columns_with_the_name_of_the_row_splits_of_a_bag_are_refused():
+    with pytest.raises(ValueError, match=r"must not be called \['tags_row_splits'\]"):
+        Schema((), ("tags", "tags_row_splits"), 0, "x", bags=("tags",))

@@ -8,7 +8,6 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
-from twml_ops._raw_columns import bag_name
 from twml_ops.data import Schema, Source
 from twml_ops.data.block import Block, Categories
 from twml_ops.data.layouts import LayoutName, named_layout
@@ -138,7 +137,7 @@ def _matrices(features: Features, schema: Schema) -> list[FeatureGroup]:
             masks = {column: entries == i for i, column in enumerate(columns)}
             groups.append(FeatureGroup(name, keys, masks))
     for bag in schema.bags:
-        names = [f"{bag_name(bag)}_{part}" for part in ("ids", "values")]
+        names = [f"{schema.bag_arrays(bag)}_{part}" for part in ("ids", "values")]
         found = tuple(name for name in names if name in features)
         if found:
             entries = np.ones(len(features[found[0]].flat_values), bool)

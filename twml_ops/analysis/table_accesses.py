@@ -9,7 +9,6 @@ import numpy as np
 import numpy.typing as npt
 
 from twml_ops._core import ReuseDistances
-from twml_ops._raw_columns import bag_name
 from twml_ops.data import Schema
 
 ALL = "all in one table"
@@ -156,7 +155,7 @@ class TableAccesses:
         if name == SPARSE:
             return _flat(features["sparse_ids"])
         if name in self._schema.bags:
-            return _flat(features[f"{bag_name(name)}_ids"])
+            return _flat(features[f"{self._schema.bag_arrays(name)}_ids"])
         column = np.asarray(features["categorical"])[:, self._schema.fields.index(name)]
         return np.asarray(column[column >= 0])
 

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from twml_ops._raw_columns import bag_name
 from twml_ops.data.block import Array, Block, Categories, Group, Numbers, Rows
 from twml_ops.data.errors import DataError
 from twml_ops.data.row_keys import ROW_KEYS
@@ -134,7 +133,7 @@ class Fields(Layout):
                 arrays["categorical"] = (categories.table,)
             for name in schema.bags:
                 rows = categories.bags[schema.categorical.index(name)]
-                arrays[bag_name(name)] = _rows_arrays(rows)
+                arrays[schema.bag_arrays(name)] = _rows_arrays(rows)
         if schema.sparse_dim:
             arrays["sparse"] = _rows_arrays(block.groups["sparse"])
         return arrays
@@ -152,7 +151,7 @@ class Fields(Layout):
         if schema.fields:
             spec["categorical"] = (tf.TensorSpec([batch_size, len(schema.fields)], tf.int64),)
         for name in schema.bags:
-            spec[bag_name(name)] = _rows_spec(batch_size, name in schema.bag_weights)
+            spec[schema.bag_arrays(name)] = _rows_spec(batch_size, name in schema.bag_weights)
         if schema.sparse_dim:
             spec["sparse"] = _rows_spec(batch_size, True)
         return spec

@@ -10,7 +10,6 @@ import tensorflow as tf
 
 from twml_ops._arrow_columns import SEPARATOR
 from twml_ops._category_hash import MISSING, NULLS, column_key
-from twml_ops._raw_columns import bag_name
 from twml_ops.data import LayoutName, Schema
 from twml_ops.data.schema import SPARSE_IDS, SPARSE_VALUES
 from twml_ops.export.example_lists import ExampleLists, at_most_one, same_lengths
@@ -60,7 +59,7 @@ class RawColumns:
         names: list[str] = []
         for column in dtypes:
             name = _tensor_name(column)
-            while name in names:
+            while name.lower() in {known.lower() for known in names}:  # as TensorFlow takes them
                 name += "_"
             names.append(name)
         return {
@@ -105,7 +104,7 @@ class RawColumns:
         if name not in self._schema.bags:
             return {}
         separator = self._schema.separators.get(name, SEPARATOR)
-        return {"arrays": bag_name(name), "separator": separator}
+        return {"arrays": self._schema.bag_arrays(name), "separator": separator}
 
     def _time(self, name: str) -> dict[str, Any]:
         """The description of a feature of a time; nothing of other features."""
@@ -128,7 +127,7 @@ class RawColumns:
         else:
             for name in schema.bags:
                 weighted = name in schema.bag_weights
-                groups[bag_name(name)] = ("ids", "values") if weighted else ("ids",)
+                groups[schema.bag_arrays(name)] = ("ids", "values") if weighted else ("ids",)
             names += ["continuous", "continuous_present"] if schema.continuous else []
             names += ["categorical"] if schema.fields else []
         for group, parts in groups.items():
@@ -220,7 +219,7 @@ class RawColumns:
         for name in schema.bags:
             ids = self._bag(name, tensors)
             there = ids.with_flat_values(ids.flat_values != MISSING)
-            key = bag_name(name)
+            key = schema.bag_arrays(name)
             features[f"{key}_ids"] = tf.ragged.boolean_mask(ids, there)
             if name in schema.bag_weights:
                 weights = tensors[schema.bag_weights[name]]

@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from twml_ops._raw_columns import bag_name
 from twml_ops.data import Schema
 from twml_ops.layers import CategoryCounts, CategoryRows, FieldLogarithms, FieldQuantiles
 from twml_ops.layers._recent_results import RecentResults
@@ -143,4 +142,4 @@ def ids_by_field(schema: Schema, features: Mapping[str, Any]) -> Iterator[Any]:
     if schema.fields:
         yield from features["categorical"].numpy().T
     for name in schema.bags:
-        yield features[f"{bag_name(name)}_ids"].flat_values.numpy()
+        yield features[f"{schema.bag_arrays(name)}_ids"].flat_values.numpy()
