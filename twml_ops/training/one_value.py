@@ -39,7 +39,7 @@ def warnings_of_one_value(source: Source, parts: TrainingParts | None = None) ->
     if parts is not None and not said:
         fit, choose = "the training data without the validation data", "no number of epochs is best"
         said = _labels(parts.fit, fit, choose)
-        said += _labels(parts.validation, "the validation data", "they are no test of the others")
+        said += _labels(parts.validation, "the validation data", "they do not test the others")
     return [*said, *features.sentences(f"the training data {source.name}")]
 
 
@@ -67,7 +67,8 @@ def _labels(source: Source, what: str, so: str, features: _Features | None = Non
         if found.all() and (features is None or features.done):
             return []
     if not any_weight:
-        raise UserError(f"{source.name}: all sample weights of {what} are 0")
+        others = "" if features else "; --validation gives other parts, --epochs needs none"
+        raise UserError(f"{source.name}: all sample weights of {what} are 0{others}")
     value = source.schema.positive_label
     none = "," if value is None else f", none of which has the value {quote(value)},"
     return [
