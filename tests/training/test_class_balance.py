@@ -5,6 +5,7 @@ import pytest
 import tensorflow as tf
 
 from twml_ops.data import Schema, open_source
+from twml_ops.models._labels import smoothed_logits
 from twml_ops.training.config import RunConfig
 from twml_ops.training.errors import UserError
 from twml_ops.training.labels import (
@@ -13,6 +14,7 @@ from twml_ops.training.labels import (
     training_examples,
     weighted,
 )
+from twml_ops.training.trials import validation_parts
 
 LABELS = np.array([[0.0], [1.0], [1.0]], np.float32)
 ONE = Schema(("x",), (), 0, "")
@@ -73,3 +75,17 @@ def test_wrong_options_are_errors_of_the_user(config, schema, message):
 
 def test_defaults_are_right():
     check_balance(RunConfig(""), ONE)
+
+
+def test_the_first_logit_is_finite_whatever_the_weights_are():
+    positives = [0.0, 1.0, 1e30, 2e30]
+    assert np.isfinite(smoothed_logits(positives, 2e30)).all()
+    assert smoothed_logits([1.0], 2.0) == [0.0]
+
+
+def test_a_rate_that_leaves_no_validation_data_is_named(tmp_path):
+    (tmp_path / "d.csv").write_text("label,x\n" + "0,1\n" * 200)
+    source = open_source(f"csv:{tmp_path / 'd.csv'}", schema=ONE)
+    config = RunConfig("", validation="random", negative_rate=1e-9)
+    with pytest.raises(UserError, match="--negative-rate 1e-09: nothing is left of"):
+        validation_parts(config, source)

@@ -109,8 +109,8 @@ def _check_layout(schema: Schema, dataset: tf.data.Dataset) -> None:
     missing = [name for name in expected if name not in found]
     if missing:
         raise ValueError(
-            f"dataset must have the layout \"fields\", with {missing}, got the features "
-            f"{sorted(found)}: `@twml_ops.models.takes(\"fields\")` declares it for a function that "
+            f'dataset must have the layout "fields", with {missing}, got the features '
+            f'{sorted(found)}: `@twml_ops.models.takes("fields")` declares it for a function that '
             "builds a model"
         )
 
