@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from twml_ops._category_hash import MISSING
 from twml_ops.data import Block, Schema, Source, TrainingParts
 from twml_ops.data.block import Array, Categories, Numbers, Rows
 from twml_ops.data.errors import quote, some
@@ -152,9 +151,9 @@ class _Features:
             )
         )
         same = [f"{name} ({x + 0:g})" for name, x in numbers.items() if not np.isnan(x)]
-        same += [name for name, x in fields.items() if x != MISSING]
+        same += [name for name, x in fields.items() if x >= 0]
         missing = [name for name, x in numbers.items() if np.isnan(x)]
-        missing += [name for name, x in fields.items() if x == MISSING]
+        missing += [name for name, x in fields.items() if x < 0]
         missing += sorted(self._empty)
         where = "in all" if self._rows < MOST_ROWS else f"in the first {self._rows:,}"
         return [
