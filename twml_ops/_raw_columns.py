@@ -21,8 +21,13 @@ def categories(column: ArrayLike) -> Array:
     return np.asarray(column, object if isinstance(column, (list, tuple)) else None)
 
 
+def is_na(value: Any) -> bool:
+    """Whether a value is the missing one of nullable types of pandas, which has no truth value."""
+    return type(value).__name__ == "NAType"
+
+
 def numbers_of(name: str, column: Array) -> NDArray[np.float32]:
-    """The column as float32; None and NaN are missing values, which are NaN.
+    """The column as float32; None, NaN and NA of pandas are missing values, which are NaN.
 
     Args:
         name: name of the column, for messages.
@@ -34,6 +39,8 @@ def numbers_of(name: str, column: Array) -> NDArray[np.float32]:
     text = column.dtype.kind == "O" and any(isinstance(x, (str, bytes)) for x in column)
     if text or column.dtype.kind not in "Ofiub":
         raise ValueError(f"column {name!r} must hold numbers, got {_kind(column)}")
+    if column.dtype.kind == "O":
+        column = _object_array([None if is_na(x) else x for x in column])
     try:
         # By way of float64, as the readers do: integers are rounded in the same way.
         numbers = column if column.dtype.kind == "f" else column.astype(np.float64)
@@ -141,7 +148,7 @@ def _bytes_of(name: str, column: Array) -> tuple[Array, Array]:
 def _bytes_of_one(name: str, token: Any) -> bytes:
     if isinstance(token, bytes):
         return token
-    if token is None or token != token:  # NaN, as pandas marks a missing value
+    if is_na(token) or token is None or token != token:  # the NA and the NaN of pandas
         return b""
     if isinstance(token, (bool, np.bool_)):
         return b"true" if token else b"false"

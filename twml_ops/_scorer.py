@@ -253,8 +253,8 @@ class Scorer:
                 from the names in `inputs` to arrays, with the shapes and types of the
                 `serving_default` signature of an exported SavedModel. For a scorer that was
                 exported with a schema, also a mapping from the names in `columns` to raw data, each
-                [B]: numbers, in which None and NaN are missing values; categories as text, bytes,
-                integers or bools, in which None, NaN and "" are missing values; and times as text,
+                [B]: numbers, in which None, NaN and NA of pandas are missing values; categories as
+                text, bytes, integers or bools, in which "" is one as well; and times as text,
                 integers, datetimes or datetime64. A bag in the column `tags` is `tags` [K] and
                 `tags_row_splits` [B + 1]. Other entries of such a mapping are ignored. Or a data
                 frame of pandas or Polars, or an Arrow table, with these columns, in which a bag is

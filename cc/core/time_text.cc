@@ -224,13 +224,6 @@ bool SecondsOf(int64_t number, TimeUnit unit, int64_t* seconds) {
   return false;
 }
 
-std::string_view Trimmed(std::string_view text) {
-  constexpr std::string_view kSpace = " \t\n\v\f\r";
-  const size_t begin = text.find_first_not_of(kSpace);
-  if (begin == text.npos) return {};
-  return text.substr(begin, text.find_last_not_of(kSpace) + 1 - begin);
-}
-
 }  // namespace
 
 Status MakeTimeFeature(std::string_view part, std::string_view unit, TimeFeature* out) {

@@ -15,6 +15,7 @@ import pytest
 import twml_ops
 from tests.classifier.frames import clicks
 from twml_ops import Classifier
+from twml_ops.classifier.labels import classes_of, encoded
 from twml_ops.cli import main
 from twml_ops.core import Scorer
 from twml_ops.training.trained_run import TrainedRun
@@ -300,3 +301,11 @@ model = Classifier("logistic", epochs=1).fit(table, label="clicked")
 assert pickle.loads(pickle.dumps(model)).predict(table).shape == (1200,)
 """
     subprocess.run([sys.executable, "-c", code, str(tmp_path / "a.parquet")], check=True)
+
+
+@pytest.mark.one_tf
+def test_labels_of_64_bits_are_classes():
+    labels = np.array([2**63 + 1, 7, 7], np.uint64)
+    classes = classes_of("y", labels)
+    assert classes.tolist() == [7, 2**63 + 1]
+    assert encoded("y", labels, classes).to_pylist() == [1, 0, 0]

@@ -15,23 +15,25 @@ from twml_ops import export, models
 from twml_ops.core import Scorer
 from twml_ops.data import Schema, open_source
 from twml_ops.data.schema import SPARSE_IDS
+from twml_ops.export.model_inputs import ModelInputs
 from twml_ops.export.raw_columns import RawColumns
 from twml_ops.optimizers import Adagrad
 
+TAGS = "tags, all/é:"  # names of Keras, of tensors and of signatures have other characters
 SCHEMA = Schema(
     ("age", "hours per week"),
-    ("city", "tags", "device", "shown at.hour", "shown at.weekday"),
+    ("city", TAGS, "device", "shown at.hour", "shown at.weekday"),
     0,
     "x",
-    bags=("tags",),
-    bag_weights={"tags": "tag weights"},
+    bags=(TAGS,),
+    bag_weights={TAGS: "tag weights"},
     times={"shown at": "seconds"},
 )
 ROWS = {
     "age": [23.0, None, 61.5, 40.0, 1e9],
     "hours per week": [40.0, 20.0, None, 0.0, -3.0],
     "city": ["Zürich", "", "Bern", "never seen", "Bern"],
-    "tags": [["a", "b"], [], ["c"], ["new", "a", "a"], ["b"]],
+    TAGS: [["a", "b"], [], ["c"], ["new", "a", "a"], ["b"]],
     "tag weights": [[1.0, 0.5], [], [2.0], [1.0, 1.0, 3.0], [0.25]],
     "device": ["phone", "desktop", None, "phone", "car"],
     "shown at": ["2024-01-31T10:20Z", "", "31.1.2024 23:10", "1706700000", "2024-02-01 01:30+02"],
@@ -80,8 +82,8 @@ def columns(text=str):
     flat["city"] = np.array([text(x) for x in ROWS["city"]])
     flat["device"] = np.array(ROWS["device"], object)
     flat["shown at"] = np.array(ROWS["shown at"], object)
-    flat["tags"] = np.array([t for tags in ROWS["tags"] for t in tags])
-    flat["tags_row_splits"] = np.cumsum([0, *map(len, ROWS["tags"])])
+    flat[TAGS] = np.array([t for tags in ROWS[TAGS] for t in tags])
+    flat[f"{TAGS}_row_splits"] = np.cumsum([0, *map(len, ROWS[TAGS])])
     flat["tag weights"] = np.array([w for ws in ROWS["tag weights"] for w in ws], np.float32)
     return flat
 
@@ -171,15 +173,15 @@ def test_a_scorer_takes_raw_columns(model, wanted, text, tmp_path):
 def test_a_data_frame_with_the_texts_of_the_file_has_the_scores_of_the_file(
     model, wanted, separator, tmp_path
 ):
-    schema = dataclasses.replace(SCHEMA, separators={"tags": separator.strip()})
+    schema = dataclasses.replace(SCHEMA, separators={TAGS: separator.strip()})
     export.to_scorer(model, tmp_path / "scorer", schema=schema)
     scorer = Scorer.load(tmp_path / "scorer")
     frame = pd.read_csv(tmp_path / "rows.csv", keep_default_na=False, na_values=[""])
-    assert frame["tags"].tolist()[3] == "new|a|a"
-    for name in ("tags", "tag weights"):
+    assert frame[TAGS].tolist()[3] == "new|a|a"
+    for name in (TAGS, "tag weights"):
         frame[name] = frame[name].str.replace("|", separator, regex=False)
     np.testing.assert_allclose(scorer.predict(frame), wanted, atol=1e-6)
-    of_text = scorer.predict(frame.assign(tags=frame["tags"].astype("category")))
+    of_text = scorer.predict(frame.assign(**{TAGS: frame[TAGS].astype("category")}))
     np.testing.assert_allclose(of_text, wanted, atol=1e-6)
     one = frame.iloc[4:].assign(**{"tag weights": 0.25})  # as pandas reads a column of numbers
     np.testing.assert_allclose(scorer.predict(one), wanted[4:], atol=1e-6)
@@ -196,7 +198,7 @@ def test_a_data_frame_with_the_texts_of_the_file_has_the_scores_of_the_file(
         shutil.copytree(tmp_path / "scorer", folder := tmp_path / f"s{other}")
         (folder / "scorer.json").write_text(json.dumps(program))
     scorer.reload(tmp_path / "s~")
-    parts = {n: frame[n].str.replace(separator, "~", regex=False) for n in ("tags", "tag weights")}
+    parts = {n: frame[n].str.replace(separator, "~", regex=False) for n in (TAGS, "tag weights")}
     np.testing.assert_allclose(scorer.predict(frame.assign(**parts)), wanted, atol=1e-6)
     with pytest.raises(ValueError, match="categories must have a name"):
         scorer.reload(tmp_path / "s7")
@@ -216,9 +218,9 @@ def test_a_category_that_training_has_not_seen_is_a_rare_one_and_no_missing_one(
     cities = np.array(["never seen", "nor this one", "", "Bern", "Zürich"])
     same = {n: np.repeat(np.array(c[:1]), B) for n, c in columns().items() if "tag" not in n}
     bag = {
-        "tags": np.zeros(0, str),
+        TAGS: np.zeros(0, str),
         "tag weights": np.zeros(0),
-        "tags_row_splits": np.zeros(6, int),
+        f"{TAGS}_row_splits": np.zeros(6, int),
     }
     got = scorer.predict({**same, **bag, "city": cities})[:, 0]
     assert got[0] == got[1]
@@ -249,10 +251,20 @@ def test_missing_categories_in_lists_are_those_of_arrays_of_objects(scorer):
     numbers = [np.int64(7), nan, True, np.bool_(False), 7]
     words = ["7", "", "true", "false", "7"]
     np.testing.assert_array_equal(predict(city=numbers), predict(city=words))
-    none = {"tags": [], "tag weights": [], "tags_row_splits": [0] * (B + 1)}
-    want = predict(**none | {"tags": np.zeros(0, str)})
+    none = {TAGS: [], "tag weights": [], f"{TAGS}_row_splits": [0] * (B + 1)}
+    want = predict(**none | {TAGS: np.zeros(0, str)})
     np.testing.assert_array_equal(predict(**none), want)
-    np.testing.assert_array_equal(predict(**none | {"tags": np.zeros(0)}), want)
+    np.testing.assert_array_equal(predict(**none | {TAGS: np.zeros(0)}), want)
+
+
+def test_columns_of_nullable_types_of_pandas_have_missing_values(scorer):
+    given = columns()
+    texts, numbers = ["Bern", None, "b", None, "c"], [1, None, 3, None, 5]
+    want = scorer.predict(given | {"city": texts, "age": numbers})
+    city, ages = pd.array(texts, dtype="string"), pd.array(numbers, dtype="Int64")
+    for made in (pd.Series, np.asarray, list):
+        change = {"city": made(city), "age": made(ages)}
+        np.testing.assert_array_equal(scorer.predict(given | change), want)
 
 
 @pytest.mark.parametrize(
@@ -397,8 +409,9 @@ def test_raw_sparse_ids_are_passed_on(layout):
 
 
 def test_tensors_have_names_of_their_own():
-    raw = RawColumns(Schema(("a b", "a-b", "_c", "a_b_"), (), 0, "x"), "fields")
-    assert [spec.name for spec in raw.specs().values()] == ["a_b", "a_b_", "column_c", "a_b__"]
+    raw = RawColumns(Schema(("a b", "a-b", "_c", "a_b_", "A b"), (), 0, "x"), "fields")
+    names = ["a_b", "a_b_", "column_c", "a_b__", "A_b___"]
+    assert [spec.name for spec in raw.specs().values()] == names
 
 
 @pytest.mark.one_tf
@@ -410,3 +423,31 @@ def test_inputs_that_are_no_features_are_refused(data, tmp_path):
     with pytest.raises(ValueError, match="no features of the schema"):
         export.to_scorer(trained("logistic", data), tmp_path / "scorer", schema=other)
     assert not (tmp_path / "scorer").exists()
+
+
+def test_bags_have_arrays_of_their_own_whatever_their_names():
+    bags = (
+        "tags",
+        "tags_ids",
+        "tags_values",
+        "Tags",
+        "my tags",
+        "my_tags",
+        "my/tags",
+        "é",
+        ":",
+        "my_x20_tags",
+    )
+    schema = Schema((), bags, 0, "x", bags=bags)
+    inputs = [
+        tf.keras.Input((None,), ragged=True, dtype="int64", name=f"{schema.bag_arrays(bag)}_ids")
+        for bag in bags
+    ]
+    model = tf.keras.Model(inputs, [tf.keras.layers.Identity()(x) for x in inputs])
+    names = {name.lower() for name in ModelInputs(model).flat_specs()}  # as TensorFlow takes them
+    assert len(names) == 2 * len(bags)
+
+
+def test_columns_with_the_name_of_the_row_splits_of_a_bag_are_refused():
+    with pytest.raises(ValueError, match=r"must not be called \['tags_row_splits'\]"):
+        Schema((), ("tags", "tags_row_splits"), 0, "x", bags=("tags",))

@@ -27,6 +27,9 @@ SAME = {
     "0": "0",
     "-0": "0",
     "-0.0": "0",
+    " 3": "3",
+    "\t+3.0 ": "3",
+    " -0 ": "0",
     "10": "10",
     "10.0": "10",
     "9007199254740993": "9007199254740993",
@@ -35,10 +38,14 @@ SAME = {
     "True": "true",
     "TRUE": "true",
     "true": "true",
+    " true": "true",
+    "False ": "false",
     "False": "false",
     "FALSE": "false",
     **dict.fromkeys(NULLS, ""),
     "": "",
+    " ": "",
+    " NA ": "",
 }
 # Text that is a category of its own in such a column as well.
 OWN = [
@@ -50,6 +57,8 @@ OWN = [
     "3.05",
     "1e3",
     "3.0a",
+    " 007",
+    "3 4",
     "0x3",
     "tRUE",
     "naN",

@@ -329,6 +329,14 @@ def test_a_schema_without_features_is_refused(name):
 
 
 @ONE_TF
+def test_batches_of_another_layout_are_refused():
+    ragged = {"continuous_ids": tf.ragged.constant([[0]]), "categorical_ids": tf.zeros([1])}
+    dataset = tf.data.Dataset.from_tensors((ragged, tf.zeros([1, 1])))
+    with pytest.raises(ValueError, match=r"layout \"fields\", with \['continuous', 'categ.*takes"):
+        build("fm", Schema(("x",), ("c",), 0, "x"), dataset)
+
+
+@ONE_TF
 @pytest.mark.parametrize("change", ["nothing", "label", "category", "crosses"])
 def test_layers_are_adapted_alike_whether_their_data_were_seen_before_or_not(change):
     schema = Schema(("a",), ("c", "d"), 0, "x")

@@ -134,6 +134,18 @@ def test_signals_leave_a_run_that_can_be_continued(libsvm, tmp_path, undisturbed
 
 
 @pytest.mark.one_tf
+def test_a_run_that_was_stopped_in_the_last_step_of_a_training_is_continued(
+    libsvm, tmp_path, undisturbed
+):
+    out = tmp_path / "run"
+    epochs = json.loads((undisturbed / "run.json").read_text())["trained_epochs"]
+    for signal_of, *options in ((CHOICE_STEPS,), (33 * epochs, "--resume"), (0, "--resume")):
+        status, said = run_here(libsvm, out, f"{signal_of}:SIGINT", *options)
+        assert status == (130 if signal_of else 0), said
+    check_equal(out, undisturbed)
+
+
+@pytest.mark.one_tf
 def test_a_run_that_was_killed_is_continued(libsvm, tmp_path, undisturbed, capsys):
     out = tmp_path / "run"
     for signals in ("20:SIGKILL", f"{CHOICE_STEPS}:SIGKILL"):

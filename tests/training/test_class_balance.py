@@ -5,15 +5,16 @@ import pytest
 import tensorflow as tf
 
 from twml_ops.data import Schema, open_source
+from twml_ops.models._labels import smoothed_logits
 from twml_ops.training.config import RunConfig
 from twml_ops.training.errors import UserError
 from twml_ops.training.labels import (
     check_balance,
     corrected,
-    labels_of_one_value,
     training_examples,
     weighted,
 )
+from twml_ops.training.trials import validation_parts
 
 LABELS = np.array([[0.0], [1.0], [1.0]], np.float32)
 ONE = Schema(("x",), (), 0, "")
@@ -45,31 +46,6 @@ def test_the_corrected_probability_is_that_of_he_et_al():
     assert corrected(model, RunConfig("")) is model
 
 
-@pytest.mark.parametrize(
-    ("labels", "weights", "message"),
-    [
-        ([0, 1, 0], [1, 0, 1], "The label y is 0 in all examples"),
-        ([1, 1, 1], [1, 1, 1], "The label y is 1 in all examples"),
-        ([0, 1, 0], [0, 0, 0], "all sample weights of the training data are 0"),
-        ([0, 0, 1], [1, 1, 1], None),
-    ],
-)
-def test_training_data_without_positives_or_negatives_that_count_are_named(
-    tmp_path, labels, weights, message
-):
-    rows = [f"{i},{w},{y}" for i, (w, y) in enumerate(zip(weights, labels, strict=True))]
-    (tmp_path / "d.csv").write_text("\n".join(["x,w,y", *rows]) + "\n")
-    schema = Schema(("x",), (), 0, "y", labels=("y",), weight="w")
-    source = open_source(f"csv:{tmp_path / 'd.csv'}", schema=schema)
-    if any(weights):
-        found = labels_of_one_value(source)
-        assert len(found) == (message is not None)
-        assert all(message in text for text in found)
-        return
-    with pytest.raises(UserError, match=message):
-        labels_of_one_value(source)
-
-
 def test_without_a_rate_all_examples_are_used(libsvm):
     source = open_source(libsvm)
     assert training_examples(RunConfig(""), source) is source
@@ -99,3 +75,17 @@ def test_wrong_options_are_errors_of_the_user(config, schema, message):
 
 def test_defaults_are_right():
     check_balance(RunConfig(""), ONE)
+
+
+def test_the_first_logit_is_finite_whatever_the_weights_are():
+    positives = [0.0, 1.0, 1e30, 2e30]
+    assert np.isfinite(smoothed_logits(positives, 2e30)).all()
+    assert smoothed_logits([1.0], 2.0) == [0.0]
+
+
+def test_a_rate_that_leaves_no_validation_data_is_named(tmp_path):
+    (tmp_path / "d.csv").write_text("label,x\n" + "0,1\n" * 200)
+    source = open_source(f"csv:{tmp_path / 'd.csv'}", schema=ONE)
+    config = RunConfig("", validation="random", negative_rate=1e-9)
+    with pytest.raises(UserError, match="--negative-rate 1e-09: nothing is left of"):
+        validation_parts(config, source)

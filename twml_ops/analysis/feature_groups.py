@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from twml_ops.data import Schema, Source
 from twml_ops.data.block import Block, Categories
-from twml_ops.data.layouts import LayoutName, bag_name, named_layout
+from twml_ops.data.layouts import LayoutName, named_layout
 
 Array = npt.NDArray[Any]
 Features = dict[str, Any]  # name → tf.RaggedTensor, or tf.Tensor in the layout "fields"
@@ -137,7 +137,7 @@ def _matrices(features: Features, schema: Schema) -> list[FeatureGroup]:
             masks = {column: entries == i for i, column in enumerate(columns)}
             groups.append(FeatureGroup(name, keys, masks))
     for bag in schema.bags:
-        names = [f"{bag_name(bag)}_{part}" for part in ("ids", "values")]
+        names = [f"{schema.bag_arrays(bag)}_{part}" for part in ("ids", "values")]
         found = tuple(name for name in names if name in features)
         if found:
             entries = np.ones(len(features[found[0]].flat_values), bool)

@@ -155,7 +155,7 @@ class TableAccesses:
         if name == SPARSE:
             return _flat(features["sparse_ids"])
         if name in self._schema.bags:
-            return _flat(features[f"bag_{name}_ids"])
+            return _flat(features[f"{self._schema.bag_arrays(name)}_ids"])
         column = np.asarray(features["categorical"])[:, self._schema.fields.index(name)]
         return np.asarray(column[column >= 0])
 

@@ -57,7 +57,8 @@ class CheckpointCallback(tf.keras.callbacks.Callback):
             written after the execution in which it is due.
         every_seconds: seconds between two checkpoints.
         states: objects whose state is saved as well, such as other callbacks, by name. It is
-            restored after the other callbacks' `on_epoch_begin`.
+            restored after the other callbacks' `on_epoch_begin`, or their `on_train_begin` if no
+            epoch is left.
         values: facts about the training, as JSON has them. A checkpoint that has others is
             refused by `resume`.
         interrupt: when it is requested, a checkpoint is written and the training ends with
@@ -229,6 +230,8 @@ class CheckpointCallback(tf.keras.callbacks.Callback):
             )
         if self._restoration is not None:
             _keras.before_first_step(self.model, self._restore_rest)
+        if self._epoch >= self.params["epochs"]:  # no epoch is left that begins
+            self._restore_states()
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         """Restores the state of other callbacks in the first epoch.
@@ -238,6 +241,9 @@ class CheckpointCallback(tf.keras.callbacks.Callback):
             logs: not used.
         """
         self._epoch = epoch
+        self._restore_states()
+
+    def _restore_states(self) -> None:
         states, self._pending_states = self._pending_states, {}
         for name, state in states.items():
             self._states[name].restore_state(state)

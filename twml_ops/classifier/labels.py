@@ -67,7 +67,7 @@ def encoded(name: str, data: Any, classes: np.ndarray) -> pa.Array:
     """
     values = _values(name, data)
     try:
-        known = pa.array(classes.tolist()).cast(values.type)
+        known = pa.array(classes).cast(values.type)
         codes = pc.index_in(values, value_set=known)
     except pa.ArrowException as e:
         raise _unknown(name, classes, str(values[0].as_py()), 0) from e

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 
-from twml_ops.data.errors import DataError, DataWarning, quote
+from twml_ops.data.errors import DataError, DataWarning, quote, some
 from twml_ops.data.infer import Finding
 from twml_ops.data.names import NO_TIME, time_rank
 from twml_ops.data.schema import DEFAULT_LABELS, SPARSE_IDS, TIME_PARTS, Schema
@@ -293,7 +293,7 @@ def warn(source: str, findings: Mapping[str, Finding]) -> None:
         warnings.warn(
             f"{source}: guessed from names and values: {'; '.join(parts)}. `twml-ops schema` "
             f"writes a file for `train --schema` in which another kind is the line "
-            f"{_some(lines)}",
+            f"{some(lines)}",
             DataWarning,
             stacklevel=2,
         )
@@ -314,9 +314,3 @@ def _other_line(name: str, finding: Finding) -> str:
         return f"`- {{kind: time, name: {name}, features: [hour]{unit}}}`"
     other = "continuous" if finding.kind == "categorical" else "categorical"
     return f"`- {{kind: {other}, name: {name}}}`"
-
-
-def _some(lines: Sequence[str] | Iterable[str], limit: int = 10) -> str:
-    lines = [*lines]
-    more = len(lines) - limit
-    return ", ".join(lines[:limit]) + (f" and {more} more" if more > 0 else "")

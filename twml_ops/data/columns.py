@@ -243,11 +243,16 @@ def _same_lengths(first: Array, second: Array, names: str, where: Where) -> None
 
 
 def _weights(raw: Array, name: str, where: Where) -> Array:
-    bad = ~(np.isfinite(raw) & (raw >= 0))
+    with np.errstate(over="ignore"):
+        weights: Array = raw.astype(np.float32)
+    bad = ~(np.isfinite(weights) & (weights >= 0))
     if bad.any():
         row = int(bad.argmax())
-        raise DataError(f"{where(row)}: weight {name} must be a number >= 0, got {raw[row]}")
-    return raw.astype(np.float32)
+        raise DataError(
+            f"{where(row)}: weight {name} must be a number >= 0, and finite in float32, got "
+            f"{raw[row]}"
+        )
+    return weights
 
 
 class ArrowColumns(Columns):

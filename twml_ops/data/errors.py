@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import reprlib
 import resource
+from collections.abc import Sequence
 from typing import Any
 
 
@@ -45,3 +46,9 @@ def cannot_read(path: str, error: Exception, otherwise: str = "cannot be read") 
         limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         otherwise = f"the process has too many open files, at most {limit} (`ulimit -n`)"
     return DataError(f"{path}: {otherwise}: {one_line(error)}")
+
+
+def some(items: Sequence[str], limit: int = 10) -> str:
+    """The first items with commas, and how many more there are."""
+    more = len(items) - limit
+    return ", ".join(items[:limit]) + (f" and {more} more" if more > 0 else "")

@@ -133,7 +133,7 @@ class Fields(Layout):
                 arrays["categorical"] = (categories.table,)
             for name in schema.bags:
                 rows = categories.bags[schema.categorical.index(name)]
-                arrays[bag_name(name)] = _rows_arrays(rows)
+                arrays[schema.bag_arrays(name)] = _rows_arrays(rows)
         if schema.sparse_dim:
             arrays["sparse"] = _rows_arrays(block.groups["sparse"])
         return arrays
@@ -151,7 +151,7 @@ class Fields(Layout):
         if schema.fields:
             spec["categorical"] = (tf.TensorSpec([batch_size, len(schema.fields)], tf.int64),)
         for name in schema.bags:
-            spec[bag_name(name)] = _rows_spec(batch_size, name in schema.bag_weights)
+            spec[schema.bag_arrays(name)] = _rows_spec(batch_size, name in schema.bag_weights)
         if schema.sparse_dim:
             spec["sparse"] = _rows_spec(batch_size, True)
         return spec
@@ -181,11 +181,6 @@ class RowKeys(Layout):
 
     def _finish(self, parts: Mapping[str, Any]) -> dict[str, Any]:
         return {ROW_KEYS: parts[ROW_KEYS][0]}
-
-
-def bag_name(column: str) -> str:
-    """The prefix of the names of a bag's tensors: `bag_tags_ids` for the column `tags`."""
-    return f"bag_{column}"
 
 
 def named_layout(schema: Schema, name: LayoutName) -> Layout:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import re
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -68,9 +70,10 @@ class Schema:
         day_first: whether `3/4/2024` in the column `time` is a day of April, not of March.
 
     Raises:
-        ValueError: a name twice, a bag that is no categorical column, a column of `times` with an
-            unknown unit or without a feature, another hash version, or a `positive_label` for
-            another number of label columns than one.
+        ValueError: a name twice, a column with the name of the row splits of a bag, a bag that is
+            no categorical column, a column of `times` with an unknown unit or without a feature,
+            another hash version, or a `positive_label` for another number of label columns than
+            one.
     """
 
     continuous: tuple[str, ...]
@@ -111,6 +114,12 @@ class Schema:
         twice = sorted(n for n, count in Counter(names).items() if count > 1)
         if twice:
             raise ValueError(f"columns must have one use each in a schema, got {twice} twice")
+        splits = sorted({f"{bag}_row_splits" for bag in self.bags} & {*names})
+        if splits:
+            raise ValueError(
+                f"columns must not be called {splits}, as the row splits of bags are in requests: "
+                "rename or drop them"
+            )
         for what, unknown in (
             ("bags", set(self.bags) - set(self.categorical)),
             ("bag_weights", set(self.bag_weights) - set(self.bags)),
@@ -149,6 +158,21 @@ class Schema:
     def fields(self) -> tuple[str, ...]:
         """Names of the categorical columns with one token a row; a field's id is its position."""
         return tuple(name for name in self.categorical if name not in self.bags)
+
+    def bag_arrays(self, name: str) -> str:
+        """The prefix of the names of a bag's arrays: `bag_tags_ids` for the column `tags`.
+
+        Characters that TensorFlow, Keras and signatures do not take in names are their code points:
+        the prefix of `my tags` is `bag_my_x20_tags`. TensorFlow does not distinguish `tags` and
+        `Tags`, so that the second one gets a number.
+
+        Args:
+            name: the name of the bag.
+
+        Returns:
+            The prefix, which no other bag of the schema has.
+        """
+        return _bag_arrays(self.bags)[name]
 
     def is_typed(self, name: str) -> bool:
         """Says how the categories of a column are spelled.
@@ -220,3 +244,16 @@ class Schema:
             **{k: tuple(v) if isinstance(v, list) else v for k, v in saved.items()},
         }
         return Schema(**arguments)
+
+
+@functools.lru_cache(maxsize=1 << 8)
+def _bag_arrays(bags: tuple[str, ...]) -> dict[str, str]:
+    """The prefixes of `Schema.bag_arrays`, by bag."""
+    found: dict[str, str] = {}
+    counts: Counter[str] = Counter()
+    for bag in bags:
+        coded = re.sub(r"[^A-Za-z0-9_.]", lambda part: f"_x{ord(part[0]):x}_", bag)
+        before = counts[coded.lower()]
+        counts[coded.lower()] += 1
+        found[bag] = f"bag_{coded}_x_{before}" if before else f"bag_{coded}"
+    return found

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from twml_ops._arrow_columns import texts_of, trimmed
+from twml_ops._arrow_columns import trimmed
 from twml_ops._category_hash import NULLS
 from twml_ops.data.errors import DataWarning
 
@@ -97,7 +97,7 @@ def as_array(numbers: pa.Array) -> np.ndarray:
 
 def is_typed(tokens: pa.Array) -> bool:
     """Whether categories are all integers without leading zeros, or bools; see `Schema.typed`."""
-    texts = without_nulls(texts_of(tokens.drop_null()))
+    texts = without_nulls(trimmed(tokens.drop_null()))
     return len(texts) > 0 and bool(pc.all(pc.match_substring_regex(texts, _TYPED)).as_py())
 
 

@@ -210,8 +210,8 @@ def _batches_of(model: Any, names: Sequence[str]) -> set[tuple[str, str]]:
 
 def row_splits_name(name: str) -> str:
     """The name of the row splits of an input; inputs `g_ids` and `g_values` share one."""
-    group = name.removesuffix("_ids").removesuffix("_values")
-    return f"{group}_row_splits"
+    group = name.removesuffix("_ids")
+    return f"{group if group != name else name.removesuffix('_values')}_row_splits"
 
 
 def _num_rows(leaf: Any) -> Any:

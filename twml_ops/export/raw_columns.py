@@ -11,17 +11,17 @@ import tensorflow as tf
 from twml_ops._arrow_columns import SEPARATOR
 from twml_ops._category_hash import MISSING, NULLS, column_key
 from twml_ops.data import LayoutName, Schema
-from twml_ops.data.layouts import bag_name
 from twml_ops.data.schema import SPARSE_IDS, SPARSE_VALUES
 from twml_ops.export.example_lists import ExampleLists, at_most_one, same_lengths
 from twml_ops.export.time_columns import time_categories
 from twml_ops.layers import StringHash
 
+_BLANK = r"[ \t\n\v\f\r]*"
 _SPELLINGS = (
-    (f"^(?:{'|'.join(map(re.escape, NULLS))})$", ""),
-    ("^(?:True|TRUE)$", "true"),
-    ("^(?:False|FALSE)$", "false"),
-    (r"^(?:\+|(-))?(0|[1-9][0-9]*)(?:\.0*)?$", r"\1\2"),
+    (f"^{_BLANK}(?:{'|'.join(map(re.escape, NULLS))})?{_BLANK}$", ""),
+    (f"^{_BLANK}(?:True|TRUE|true){_BLANK}$", "true"),
+    (f"^{_BLANK}(?:False|FALSE|false){_BLANK}$", "false"),
+    (rf"^{_BLANK}(?:\+|(-))?(0|[1-9][0-9]*)(?:\.0*)?{_BLANK}$", r"\1\2"),
     ("^-0$", "0"),
 )  # of integers and bools, in the order in which they are replaced
 
@@ -59,7 +59,7 @@ class RawColumns:
         names: list[str] = []
         for column in dtypes:
             name = _tensor_name(column)
-            while name in names:
+            while name.lower() in {known.lower() for known in names}:  # as TensorFlow takes them
                 name += "_"
             names.append(name)
         return {
@@ -74,7 +74,8 @@ class RawColumns:
         It has the `layout`, the names of the columns with `numbers`, and for each column with
         `categories`, in the order of the schema, its `name`, the two integers of the `key` of its
         hash, whether it is a `bag`, the column of its `weights` or None, and whether it is `typed`.
-        A feature of a time has a `time` as well: its `column`, `part` and `unit`. A bag has the
+        A feature of a time has a `time` as well: its `column`, `part` and `unit`. A bag has
+        `arrays`, the prefix of the names of its features, and the
         `separator` of its categories where they are one text, which only
         `twml_ops.core.Scorer.predict` of a data frame uses: requests have lists.
         `sparse` says whether there are raw sparse features.
@@ -91,16 +92,19 @@ class RawColumns:
                     "weights": schema.bag_weights.get(name),
                     "typed": schema.is_typed(name),
                     **self._time(name),
-                    **(
-                        {"separator": schema.separators.get(name, SEPARATOR)}
-                        if name in schema.bags
-                        else {}
-                    ),
+                    **self._bag_facts(name),
                 }
                 for name in schema.categorical
             ],
             "sparse": bool(schema.sparse_dim),
         }
+
+    def _bag_facts(self, name: str) -> dict[str, Any]:
+        """What the description of a bag has beside; nothing of other features."""
+        if name not in self._schema.bags:
+            return {}
+        separator = self._schema.separators.get(name, SEPARATOR)
+        return {"arrays": self._schema.bag_arrays(name), "separator": separator}
 
     def _time(self, name: str) -> dict[str, Any]:
         """The description of a feature of a time; nothing of other features."""
@@ -123,7 +127,7 @@ class RawColumns:
         else:
             for name in schema.bags:
                 weighted = name in schema.bag_weights
-                groups[bag_name(name)] = ("ids", "values") if weighted else ("ids",)
+                groups[schema.bag_arrays(name)] = ("ids", "values") if weighted else ("ids",)
             names += ["continuous", "continuous_present"] if schema.continuous else []
             names += ["categorical"] if schema.fields else []
         for group, parts in groups.items():
@@ -215,7 +219,7 @@ class RawColumns:
         for name in schema.bags:
             ids = self._bag(name, tensors)
             there = ids.with_flat_values(ids.flat_values != MISSING)
-            key = bag_name(name)
+            key = schema.bag_arrays(name)
             features[f"{key}_ids"] = tf.ragged.boolean_mask(ids, there)
             if name in schema.bag_weights:
                 weights = tensors[schema.bag_weights[name]]

@@ -10,7 +10,6 @@ import numpy as np
 import tensorflow as tf
 
 from twml_ops.data import Schema
-from twml_ops.data.layouts import bag_name
 from twml_ops.layers import CategoryCounts, CategoryRows, FieldLogarithms, FieldQuantiles
 from twml_ops.layers._recent_results import RecentResults
 from twml_ops.models._field_statistics import FieldStatistics
@@ -77,8 +76,10 @@ def adapt_fields(
         The logit of the share of positives of each label, and the number of examples.
 
     Raises:
-        ValueError: there are statistics, but the features have no `row_keys`.
+        ValueError: the batches have another layout, or there are statistics, but the features have
+            no `row_keys`.
     """
+    _check_layout(schema, dataset)
     batches, first, size = iter(dataset), [], 0
     for batch in batches:
         first.append(batch)
@@ -100,6 +101,18 @@ def adapt_fields(
     if state.categories is not None and found.ids is not None:
         state.categories.adapt_from_counts(found.ids)
     return smoothed_logits(found.positives, found.total), found.examples
+
+
+def _check_layout(schema: Schema, dataset: tf.data.Dataset) -> None:
+    found = dataset.element_spec[0]
+    expected = ["continuous"] * bool(schema.continuous) + ["categorical"] * bool(schema.fields)
+    missing = [name for name in expected if name not in found]
+    if missing:
+        raise ValueError(
+            f'dataset must have the layout "fields", with {missing}, got the features '
+            f'{sorted(found)}: `@twml_ops.models.takes("fields")` declares it for a function that '
+            "builds a model"
+        )
 
 
 def _determining(schema: Schema, state: FieldState) -> Any:
@@ -143,4 +156,4 @@ def ids_by_field(schema: Schema, features: Mapping[str, Any]) -> Iterator[Any]:
     if schema.fields:
         yield from features["categorical"].numpy().T
     for name in schema.bags:
-        yield features[f"{bag_name(name)}_ids"].flat_values.numpy()
+        yield features[f"{schema.bag_arrays(name)}_ids"].flat_values.numpy()

@@ -19,7 +19,6 @@ import tensorflow as tf
 
 from twml_ops._research import research
 from twml_ops.data import Schema
-from twml_ops.data.layouts import bag_name
 from twml_ops.layers import (
     CategoryRows,
     FactorizationMachine,
@@ -111,7 +110,9 @@ class Fields:
         matrices, of_bags = [], []
         if categories is not None:
             ids = [self._input("categorical", single, "int64")] if single else []
-            parts = [self._ragged(bag_name(n), n in schema.bag_weights) for n in schema.bags]
+            parts = [
+                self._ragged(schema.bag_arrays(n), n in schema.bag_weights) for n in schema.bags
+            ]
             if state.statistics is not None:
                 keyed = [ids[0], self._row_keys()]
                 layers = state.statistics.layers(dataset)

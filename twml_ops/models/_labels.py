@@ -62,7 +62,11 @@ def columns_of(labels: Any, weights: Sequence[Any], names: Sequence[str]) -> tup
 def smoothed_logits(positives: Sequence[float], examples: float) -> list[float]:
     """The logit of (positives + 1) / (examples + 2), which is never 0 or 1, for each label."""
     rates = [(p + 1) / (examples + 2) for p in positives]
-    return [math.log(rate / (1 - rate)) for rate in rates]
+    return [
+        # The rate of weights beyond 2^53 is rounded to 1.
+        math.log(rate / (1 - rate)) if rate < 1 else math.log((p + 1) / (max(examples - p, 0) + 1))
+        for p, rate in zip(positives, rates, strict=True)
+    ]
 
 
 def probabilities(logits: Any, labels: Sequence[str]) -> Any:

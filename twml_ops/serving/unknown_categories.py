@@ -95,7 +95,7 @@ class CategoryCounter:
             empty = hash_strings(data[:0], [0, 0], key)
             return np.where(hashes == empty, -1, hashes)
         if column["bag"]:
-            ids = arrays.get(f"bag_{name}_ids")
+            ids = arrays.get(f"{column.get('arrays', 'bag_' + name)}_ids")
             return None if ids is None else np.asarray(ids)[:_ROWS]
         table = arrays.get("categorical")
         return None if table is None else np.asarray(table)[:_ROWS, self._fields.index(name)]

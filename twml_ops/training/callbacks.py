@@ -342,7 +342,8 @@ class ProgressCallback(tf.keras.callbacks.Callback):
 
     def skip(self, examples: int) -> None:
         """Advances the bar by examples of the epoch that were seen before the run was continued."""
-        assert self._bar is not None
+        if self._bar is None:  # no epoch is left
+            return
         self._bar.add(examples)
         self._shown = self._history.examples
 

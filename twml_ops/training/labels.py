@@ -1,6 +1,4 @@
-"""What a training makes of labels: the check that they vary, weights of positives, sampled
-negatives, several labels.
-"""
+"""What a training makes of labels: weights of positives, sampled negatives, several labels."""
 
 from __future__ import annotations
 
@@ -8,7 +6,6 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
 from twml_ops import layers
@@ -42,38 +39,6 @@ def check_balance(config: RunConfig, schema: Schema) -> None:
                     f"{option} is for the positives and negatives of one label, and the schema "
                     f"names {labels}"
                 )
-
-
-def labels_of_one_value(source: Source) -> list[str]:
-    """A sentence for each label without positives, or without negatives, that count.
-
-    The training data are read until both have been found, which ordinary data have at their
-    beginning.
-
-    Raises:
-        UserError: all sample weights are 0.
-        ValueError: data cannot be read.
-    """
-    names = source.schema.labels
-    found = np.zeros((2, len(names)), bool)
-    any_weight = False
-    for block in source.blocks():
-        labels = block.labels.reshape(len(block), -1)
-        weights = block.columns.get("weight")
-        if weights is not None:
-            labels = labels[weights > 0]
-        any_weight = any_weight or len(labels) > 0
-        found |= np.stack([(labels <= 0).any(axis=0), (labels > 0).any(axis=0)])
-        if found.all():
-            return []
-    if not any_weight:
-        raise UserError(f"{source.name}: all sample weights of the training data are 0")
-    return [
-        f"The label {name} is {int(positives)} in all examples of the training data {source.name}, "
-        "so that there is nothing to learn."
-        for name, (negatives, positives) in zip(names, found.T, strict=True)
-        if not (negatives and positives)
-    ]
 
 
 def training_examples(config: RunConfig, source: Source) -> Source:

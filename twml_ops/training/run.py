@@ -26,7 +26,7 @@ from twml_ops.training.cluster import (
 from twml_ops.training.config import AUTO, FORMAT, FORMAT_KEY, RunConfig
 from twml_ops.training.evaluation import importances_of, score_source, throughput
 from twml_ops.training.fit import final_fit, fit_members
-from twml_ops.training.labels import check_balance, labels_of_one_value, training_examples
+from twml_ops.training.labels import check_balance, training_examples
 from twml_ops.training.model import (
     check_storage,
     num_weights,
@@ -35,6 +35,7 @@ from twml_ops.training.model import (
     with_learning_rate,
 )
 from twml_ops.training.model_options import builder_of
+from twml_ops.training.one_value import warnings_of_one_value
 from twml_ops.training.reporter import SILENT, Reporter
 from twml_ops.training.results import EpochChoice, History, Member, ModelChoice, RunResult
 from twml_ops.training.runners import MakeRunner, Runner, local_runner
@@ -127,7 +128,7 @@ def train(
             whole, data = data, training_examples(config, data)
             sizes = data.num_examples(), held_out.num_examples()
             if not is_worker:
-                for text in labels_of_one_value(data):
+                for text in warnings_of_one_value(data, parts):
                     reporter.warning(text)
         if is_worker:
             assert stages is not None

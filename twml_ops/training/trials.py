@@ -64,7 +64,14 @@ def validation_parts(config: RunConfig, train: Source) -> TrainingParts | None:
         parts = split_for_validation(train, config.validation, share)  # type: ignore[arg-type]
     except ValueError as e:
         raise UserError(f"--validation {config.validation}: {e}") from e
-    return TrainingParts(*(training_examples(config, part) for part in parts))
+    sampled = TrainingParts(*(training_examples(config, part) for part in parts))
+    for part in sampled if config.negative_rate < 1 else ():
+        if not part.num_examples():
+            raise UserError(
+                f"--negative-rate {config.negative_rate:g}: nothing is left of {part.name}: use a "
+                "higher rate, or --epochs, which needs no validation data"
+            )
+    return sampled
 
 
 def choose_epochs(

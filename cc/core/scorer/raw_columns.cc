@@ -52,6 +52,7 @@ struct Category {
   const std::string& column() const { return time ? time->column : name; }
 
   std::string name, weights, separator;
+  std::string arrays;  // of a bag: the prefix of the names of its features
   CategoryHash hash;
   bool bag = false;
   std::optional<Time> time;
@@ -269,12 +270,14 @@ class Builder {
     const Json *const bag = item.Find("bag"), *const weights = item.Find("weights");
     // Older files do not have these.
     const Json *const typed = item.Find("typed"), *const separator = item.Find("separator");
+    const Json* const arrays = item.Find("arrays");
     if (name == nullptr || !name->is(Json::Kind::kString) || key == nullptr ||
         key->items().size() != 2 || !key->items()[0].is(Json::Kind::kInteger) ||
         !key->items()[1].is(Json::Kind::kInteger) || bag == nullptr ||
         !bag->is(Json::Kind::kBool) || weights == nullptr ||
         (typed != nullptr && !typed->is(Json::Kind::kBool)) ||
-        (separator != nullptr && !separator->is(Json::Kind::kString))) {
+        (separator != nullptr && !separator->is(Json::Kind::kString)) ||
+        (arrays != nullptr && !arrays->is(Json::Kind::kString))) {
       return Invalid("categories must have a name, a key of two integers, bag and weights");
     }
     const SipKey sip_key = {static_cast<uint64_t>(key->items()[0].integer()),
@@ -282,6 +285,7 @@ class Builder {
     categories_.push_back({name->string(),
                            weights->string(),
                            separator == nullptr ? std::string() : separator->string(),
+                           arrays == nullptr ? "bag_" + name->string() : arrays->string(),
                            {sip_key, typed != nullptr && typed->boolean()},
                            bag->boolean(),
                            std::nullopt});
@@ -390,16 +394,15 @@ class Builder {
         fields->categories_.push_back(c);
         continue;
       }
-      const std::string bag = "bag_" + c.name;
       auto step = std::make_unique<RawBag>();
       step->hash_ = c.hash;
       step->weights_ = c.weights;
       step->in = {Column(c.name), Column(c.name + "_row_splits"),
                   c.weights.empty() ? kNoRegister : Column(c.weights)};
       step->out = {kNoRegister, kNoRegister, kNoRegister};
-      TWML_RETURN_IF_ERROR(Feature(bag + "_ids", Form::kIds, &step->out[0]));
-      TWML_RETURN_IF_ERROR(Feature(bag + "_values", Form::kValues, &step->out[1]));
-      TWML_RETURN_IF_ERROR(Feature(bag + "_row_splits", Form::kRowSplits, &step->out[2]));
+      TWML_RETURN_IF_ERROR(Feature(c.arrays + "_ids", Form::kIds, &step->out[0]));
+      TWML_RETURN_IF_ERROR(Feature(c.arrays + "_values", Form::kValues, &step->out[1]));
+      TWML_RETURN_IF_ERROR(Feature(c.arrays + "_row_splits", Form::kRowSplits, &step->out[2]));
       if (step->out[0] == kNoRegister || step->out[2] == kNoRegister) continue;
       AddStep(std::move(step), "a bag of categories");
     }
