@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import re
 from itertools import chain, pairwise
 
 import numpy as np
@@ -299,3 +300,12 @@ def test_a_bag_is_read_alike_in_every_form_whatever_the_training_data_was(traine
                 continue  # a list of one text is a list, unless the training data had texts
             path = write_bags(tmp_path, name)
             assert bags(open_source(path, like=source.schema)) == want, name
+
+
+def test_no_two_bags_have_arrays_of_one_name_to_tensorflow():
+    bags = ("tags", "Tags", "tags_x_1", "my tags", "my_x20_tags", "é", "É", "a/b")
+    schema = Schema((), bags, 0, "label", bags=bags)
+    names = [schema.bag_arrays(bag).lower() for bag in bags]
+    assert len({*names}) == len(bags)
+    assert names[0] == "bag_tags"
+    assert all(re.fullmatch(r"bag_[a-z0-9_.]+", name) for name in names)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import re
 from collections import Counter
 from collections.abc import Mapping
@@ -250,10 +251,11 @@ class Schema:
 def _bag_arrays(bags: tuple[str, ...]) -> dict[str, str]:
     """The prefixes of `Schema.bag_arrays`, by bag."""
     found: dict[str, str] = {}
-    counts: Counter[str] = Counter()
+    taken: set[str] = set()
     for bag in bags:
         coded = re.sub(r"[^A-Za-z0-9_.]", lambda part: f"_x{ord(part[0]):x}_", bag)
-        before = counts[coded.lower()]
-        counts[coded.lower()] += 1
-        found[bag] = f"bag_{coded}_x_{before}" if before else f"bag_{coded}"
+        names = itertools.chain([coded], (f"{coded}_x_{n}" for n in itertools.count(1)))
+        name = next(name for name in names if name.lower() not in taken)
+        taken.add(name.lower())
+        found[bag] = f"bag_{name}"
     return found
