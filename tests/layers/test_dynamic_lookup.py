@@ -8,7 +8,7 @@ from tests.pairwise import pairwise
 from twml_ops import core, distribute, export, layers, optimizers, placement
 from twml_ops._keras import KERAS_3
 from twml_ops.ops._tape import tf_variable
-from twml_ops.tpu.embedding import sparse_layers
+from twml_ops.tpu.table_layers import table_layers
 
 UNITS = 3
 IDS = [[7, -5, 7], [], [2**62, 11], [-(2**63)]]
@@ -238,7 +238,7 @@ def test_tables_on_tpus_and_with_other_placements_are_refused():
         layers.DynamicSparseLinear(2, 4)(tf.ragged.constant([[1]], dtype=tf.int64))
     model = model_of(layers.DynamicSparseLinear(2, 4))
     with pytest.raises(ValueError, match="cannot be trained on TPUs"):
-        sparse_layers(model)
+        table_layers(model)
 
 
 def test_mixed_precision_changes_only_the_output():

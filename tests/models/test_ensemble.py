@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.export.test_raw_columns import ROWS, write_csv
 from tests.export.test_raw_columns import SCHEMA as RAW_SCHEMA
+from tests.export.test_raw_columns import columns, tensors, write_csv
 from tests.models import test_field_models as fields
 from tests.models import test_models as ragged
 from tests.pairwise import on_both
@@ -117,22 +117,9 @@ def test_exports_take_raw_columns(tmp_path):
     model = models.ensemble(with_weights(models.logistic(train.schema, batches) for _ in range(2)))
     export.to_stock_tf(model, tmp_path / "stock", schema=train.schema)
     export.to_scorer(model, tmp_path / "scorer", schema=train.schema)
-    columns = {k: v for k, v in ROWS.items() if k not in ("tags", "tag weights")}
-    bags = {k: np.concatenate([np.array(row) for row in ROWS[k]]) for k in ("tags", "tag weights")}
-    columns |= {**bags, "tags_row_splits": np.cumsum([0, *map(len, ROWS["tags"])])}
-    got = core.Scorer.load(tmp_path / "scorer").predict(columns)
+    got = core.Scorer.load(tmp_path / "scorer").predict(columns())
     raw = tf.saved_model.load(str(tmp_path / "stock")).signatures["raw"]
-    tensors = {
-        "age": tf.constant(np.array(ROWS["age"], np.float32)),
-        "hours_per_week": tf.constant(np.array(ROWS["hours per week"], np.float32)),
-        "city": tf.constant(ROWS["city"]),
-        "device": tf.constant([d or "" for d in ROWS["device"]]),
-        "shown_at": tf.constant([str(t or "") for t in ROWS["shown at"]]),
-        "tags": tf.constant(bags["tags"]),
-        "tag_weights": tf.constant(bags["tag weights"], tf.float32),
-        "tags_row_splits": tf.constant(columns["tags_row_splits"], tf.int64),
-    }
-    (want,) = raw(**tensors).values()
+    (want,) = raw(**tensors()).values()
     assert got.shape == (5, 1)
     np.testing.assert_allclose(got, want, atol=1e-6)
 

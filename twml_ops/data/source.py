@@ -428,8 +428,8 @@ class Source(ABC):
         cut = total - round(total * holdout)
         if cut in (0, total):
             raise ValueError(
-                f"{self.name}: {total} examples cannot be split so that {holdout:.0%} of them, at "
-                "least one, are held out and others are left"
+                f"{self.name}: {total} examples cannot be split with holdout {holdout:g}, so "
+                "that at least one is held out and others are left"
             )
         return RowRange(self, 0, cut), RowRange(self, cut, total)
 

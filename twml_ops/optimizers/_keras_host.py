@@ -14,8 +14,8 @@ from twml_ops._keras import KERAS_3, is_built
 from twml_ops.ops._tape import device_scope_of, tf_variable
 from twml_ops.ops.reset_rows import begin_update, dynamic_rows_of
 from twml_ops.optimizers._accumulate import Accumulators
-from twml_ops.optimizers._gradients import map_values
 from twml_ops.optimizers._moving_average import AVERAGE_SLOTS, CurrentAverages, MovingAverage
+from twml_ops.optimizers.gradients import map_values
 from twml_ops.optimizers.loss_scale import warn_of_dense_loss_scaling
 from twml_ops.optimizers.update_rules import SlotSpec
 from twml_ops.placement.device import memory_errors_of

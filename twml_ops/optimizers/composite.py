@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from twml_ops._keras import KERAS_3, serializable, updating_optimizers
 from twml_ops.ops._tape import tf_variable
-from twml_ops.optimizers._gradients import map_values
+from twml_ops.optimizers.gradients import map_values
 from twml_ops.optimizers.loss_scale import apply_if_finite
 
 

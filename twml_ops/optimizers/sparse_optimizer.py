@@ -9,10 +9,10 @@ import tensorflow as tf
 
 from twml_ops._keras import KERAS_3
 from twml_ops.ops._tape import tf_variable
-from twml_ops.optimizers._gradients import clip
 from twml_ops.optimizers._keras_host import KerasHost, replicas
 from twml_ops.optimizers._moving_average import AVERAGE_SLOTS, average_slots
 from twml_ops.optimizers.apply_update import Concurrency, apply_update
+from twml_ops.optimizers.gradients import clip
 from twml_ops.optimizers.keras_options import check_other_options, initialize_keras
 from twml_ops.optimizers.update_rules import SlotSpec, UpdateRule
 

@@ -18,7 +18,7 @@ import tensorflow as tf
 from twml_ops.distribute.parameter_server.state import component_optimizers
 from twml_ops.distribute.parameter_server.tables import RemoteTable, RemoteVariable
 from twml_ops.distribute.parameter_server.transport import Link
-from twml_ops.optimizers._gradients import half_squared_norm, sum_duplicates
+from twml_ops.optimizers.gradients import half_squared_norm, sum_duplicates
 
 WORKER = ""
 """Stands for the device of the worker in `Norms`."""
