@@ -37,7 +37,7 @@ inline std::string_view TypedCategory(std::string_view whole) {
   if (text == "True" || text == "TRUE" || text == "true") return "true";
   if (text == "False" || text == "FALSE" || text == "false") return "false";
   if (text.empty() || IsNull(text)) return {};
-  const size_t sign = !text.empty() && (text[0] == '-' || text[0] == '+');
+  const size_t sign = text[0] == '-' || text[0] == '+';
   size_t end = sign;
   while (end < text.size() && text[end] >= '0' && text[end] <= '9') ++end;
   if (end == sign || (text[sign] == '0' && end > sign + 1)) return whole;

@@ -196,7 +196,7 @@ struct SketchedEntries {
 TEST(OutOfMemory, ASketchCountsWhatItIsGivenAfterAnError) {
   SketchedEntries entries(3000, 700);
   int64_t differences = 0;
-  // The next update must add what it is given.
+  // The next update must count the values that it is given, and no others.
   const int64_t failures = FailEachAllocation([&] { (void)entries.Update(); },
                                               [&](bool) {
                                                 const double before = entries.Count();

@@ -116,8 +116,8 @@ class JoinBatchesOp : public Kernel {
       TWML_RETURN_IF_ERROR(CheckRank(ids[i], 1, "ids"));
       TWML_RETURN_IF_ERROR(CheckRank(values[i], 1, "values"));
       TWML_RETURN_IF_ERROR(CheckRank(row_splits[i], 1, "row_splits"));
-      if (row_splits[i].NumElements() == 0)
-        return CheckRowSplits(SpanOf<int64_t>(row_splits[i]), 0);
+      if (row_splits[i].NumElements() != 0) continue;
+      return CheckRowSplits(SpanOf<int64_t>(row_splits[i]), 0);
     }
     for (int i = 0; i < gradients.size(); ++i) {
       TWML_RETURN_IF_ERROR(CheckRank(gradients[i], 2, "gradients"));
