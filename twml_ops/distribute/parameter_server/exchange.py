@@ -202,9 +202,9 @@ class Exchange:
             gradients.
         """
         used = [p for p in self.products if p.gradient is not None]
-        if not used:
-            return []
         others = [[] for _ in self._links] if others is None else others
+        if not used and not any(others):
+            return []
         received = []
         by_part = {p: p.table.division.columns_by_part(p.gradient) for p in used}
         for product in used:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -55,9 +55,13 @@ class ParameterServerPlacement(placement.Placement):
         links: The way to each server.
         wire: The types in which products and their gradients are sent.
         deduplicate: Whether an id that occurs several times is sent once if that is smaller.
+        replicates: (number, "layer/weight", rows) -> whether a table is an ordinary dense weight,
+            of which all workers have a copy, and not on the servers. The number counts the tables
+            in the order in which layers create them. None: no table is.
 
     Attributes:
-        tables: The tables, in the order in which layers have created them.
+        tables: The tables on servers, in the order in which layers have created them.
+        paths: "layer/weight" of all tables in this order, including the replicated ones.
         lookups: The lookups of rows of ids, in the same order.
         batch_sizes: The products that were asked for before the tables were on servers.
         exchanges: The messages of the last `recording`, in the order in which they are sent.
@@ -68,18 +72,25 @@ class ParameterServerPlacement(placement.Placement):
     is_sharded = True
 
     def __init__(
-        self, prefix: str, links: Sequence[Link], wire: encoding.WireTypes, deduplicate: bool
+        self,
+        prefix: str,
+        links: Sequence[Link],
+        wire: encoding.WireTypes,
+        deduplicate: bool,
+        replicates: Callable[[int, str, int], bool] | None = None,
     ) -> None:
         self.prefix = prefix
         self.links = list(links)
         self.wire = wire
         self.deduplicate = deduplicate
         self.tables: list[RemoteTable] = []
+        self.paths: list[str] = []
         self.lookups: list[RemoteLookup] = []
         self.batch_sizes: list[BatchSize] = []
         self.exchanges: list[Exchange] = []
         self.turns: Turns | None = None
         self.in_process = len(links) == 1 and links[0].server.startswith("/job:localhost")
+        self._replicates = replicates
         self._tape: Any = None
         self._graph: Any = None  # in which products are recorded
         self._recorded: list[TableProduct] | None = None
@@ -97,11 +108,16 @@ class ParameterServerPlacement(placement.Placement):
         dtype: Any,
     ) -> Any:
         """See `Placement.create`. The shards are created later, by `RemoteTable.create`."""
-        del add
+        number = len(self.paths)
+        self.paths.append(name)
+        # A table that is created after a lookup may have its rows.
+        if self._replicates is not None and not self.lookups:
+            if self._replicates(number, name, shape[0]):
+                return super().create(add, shape, initializer, name, dtype)
         with warnings.catch_warnings():  # Keras 2 warns of an initializer that is called twice
             warnings.simplefilter("ignore")
             initializer((1, 1))  # draws its seed in the order in which layers are built
-        table = RemoteTable(f"{len(self.tables)}/{name}", shape, initializer, dtype)
+        table = RemoteTable(f"{number}/{name}", shape, initializer, dtype)
         self.tables.append(table)
         placement.set_placement(table, self)
         return table

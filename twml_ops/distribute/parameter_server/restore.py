@@ -106,7 +106,10 @@ def restore(
     saved = [_identity(t) for t in shards["tables"]]
     expected = [_identity(describe(t)) for t in state.tables]
     if saved != expected:
-        raise ValueError(f"{path} is of another model: expected the tables {expected}, got {saved}")
+        raise ValueError(
+            f"{path} is of another model, or of a run that had other tables on the servers: "
+            f"expected the tables {expected}, got {saved}"
+        )
     _check_lookups(path, shards, state.lookups)
     dense = dense_variables(state)
     shapes = {n: list(v.shape) for n, v in dense.items()}
@@ -338,6 +341,34 @@ def _identity(description: dict[str, Any]) -> dict[str, Any]:
     return {k: v for k, v in description.items() if k in ("shape", "dtype", "slots")}
 
 
+class _Shell:
+    """A model without some of its tables.
+
+    Args:
+        model_builder: () -> the model.
+        without: The numbers of these tables, in the order in which layers create tables.
+
+    Attributes:
+        placement: The placement, which has these tables without values.
+        model: The model.
+    """
+
+    def __init__(
+        self, model_builder: Callable[[], tf.keras.Model], without: frozenset[int]
+    ) -> None:
+        self.placement = ParameterServerPlacement(
+            "", [], tf.float32, False, lambda number, path, rows: number not in without
+        )
+        with placement.placement_scope(self.placement):
+            self.model = model_builder()
+
+
+def _tables_on_servers(checkpoint: CheckpointReader) -> frozenset[int]:
+    """The numbers of the tables that were on servers; the others are dense weights."""
+    shards = checkpoint.manifest.values.get(SHARDS, {"tables": []})
+    return frozenset(int(d["name"].partition("/")[0]) for d in shards["tables"])
+
+
 def iter_checkpoints(
     model_builder: Callable[[], tf.keras.Model],
     checkpoint_dir: str | os.PathLike[str],
@@ -368,10 +399,8 @@ def iter_checkpoints(
         ValueError: A checkpoint is of another model.
     """
     manager = CheckpointManager(str(checkpoint_dir))
-    without_servers = ParameterServerPlacement("", [], tf.float32, False)
-    with placement.placement_scope(without_servers):
-        without_tables = model_builder()
     model = model_builder()
+    shells: dict[frozenset[int], _Shell] = {}  # by the numbers of the tables on servers
     last_read, folder_existed = "", False
     while True:
         try:
@@ -390,13 +419,18 @@ def iter_checkpoints(
         newest = found[-1]
         last_read, folder_existed = newest.folder.name, True
         try:
-            lookups = without_servers.lookups
-            tables = read_model(newest, without_servers.tables, lookups, without_tables)
+            on_servers = _tables_on_servers(newest)
+            if on_servers not in shells:
+                shells[on_servers] = _Shell(model_builder, on_servers)
+            shell = shells[on_servers]
+            tables = read_model(
+                newest, shell.placement.tables, shell.placement.lookups, shell.model
+            )
         except CheckpointDamaged as e:
             if (newest.folder / MANIFEST).exists():
                 warnings.warn(f"{e}; the next checkpoint is waited for", RuntimeWarning, 2)
             continue  # or the chief has removed the checkpoint, since there is a newer one
-        copy_model_weights(without_tables, model, tables)
+        copy_model_weights(shell.model, model, tables)
         yield newest.manifest.step, model
         if until is not None and newest.manifest.step >= until:
             return

@@ -15,6 +15,9 @@ from twml_ops.planning.sharding_axis import EGRESS_PER_CORE, prefers_rows
 from twml_ops.planning.sharding_plan import COLUMN, REPLICATED, ROW, read_plan
 
 _AXES = (ROW, COLUMN, "auto")
+REPLICATED_ROWS = 512
+"""The default of `replicated_rows`, the number of examples of a common batch: a worker gets no more
+numbers of such a table in a step than of its product."""
 
 
 class TablePlan:
@@ -24,19 +27,27 @@ class TablePlan:
         axis: The `partition_axis` of `HybridTrainer`.
         plan: The `plan` of `HybridTrainer`.
         servers: The number of servers.
+        replicated_rows: The `replicated_rows` of `HybridTrainer`.
 
     Raises:
-        ValueError: The axis is unknown or given beside a plan, or the plan is of another number of
-            servers, or has tables with copies.
+        ValueError: The axis is unknown or given beside a plan, `replicated_rows` is negative, or
+            the plan is of another number of servers.
         OSError: The file of the plan cannot be read.
     """
 
     def __init__(
-        self, axis: str, plan: ShardingPlan | str | os.PathLike[str] | None, servers: int
+        self,
+        axis: str,
+        plan: ShardingPlan | str | os.PathLike[str] | None,
+        servers: int,
+        replicated_rows: int = REPLICATED_ROWS,
     ) -> None:
         if axis not in _AXES:
             raise ValueError(f"partition_axis must be one of {_AXES}, got {axis!r}")
+        if replicated_rows < 0:
+            raise ValueError(f"replicated_rows must be at least 0, got {replicated_rows}")
         self._axis, self._servers = axis, servers
+        self._replicated_rows = replicated_rows
         self._names: tuple[str, ...] | None = None
         self._places: tuple[ShardedTable, ...] | None = None
         self._source = "plan"
@@ -55,39 +66,46 @@ class TablePlan:
                 f"{self._source}: expected a plan for the {servers} servers of the cluster, got "
                 f"one for {len(plan.seconds)}"
             )
-        names = self._names or [f"table {i}" for i in range(len(plan.tables))]
-        copied = [n for n, t in zip(names, plan.tables, strict=True) if t.way == REPLICATED]
-        if copied:
-            raise ValueError(
-                f"{self._source}: training does not follow the way {REPLICATED}, got it for "
-                f"{', '.join(copied)}; plan without --way {REPLICATED}"
-            )
         self._places = plan.tables
 
-    def check(self, tables: Sequence[RemoteTable]) -> None:
+    def replicates(self, number: int, path: str, rows: int) -> bool:
+        """Tells whether every worker has a copy of a table, as of a dense weight.
+
+        Args:
+            number: The number of the table, in the order in which layers create tables.
+            path: "layer/weight".
+            rows: Its rows.
+        """
+        if self._places is None:
+            return self._axis == "auto" and rows <= self._replicated_rows
+        place = self._place(number, path)
+        return place is not None and place.way == REPLICATED
+
+    def check(self, placement: ParameterServerPlacement) -> None:
         """Checks that the plan, if there is one, is of these tables and that they can be divided.
 
         Args:
-            tables: The tables of the model.
+            placement: The placement with the tables of the model.
 
         Raises:
-            ValueError: It is of other tables, or has too many parts of one.
+            ValueError: It is of other tables, or has too many parts of one, or copies a table with
+                the rows of a lookup.
         """
         if self._places is None:
             return
-        paths = [table.path for table in tables]
+        paths = placement.paths
         if self._names is not None and sorted(self._names) != sorted(paths):
             raise ValueError(
                 f"{self._source}: expected the tables of the model, {', '.join(sorted(paths))}; "
                 f"got {', '.join(sorted(self._names))}"
             )
-        if len(self._places) != len(tables):
+        if len(self._places) != len(paths):
             raise ValueError(
-                f"{self._source}: expected {len(tables)} tables as the model has, "
+                f"{self._source}: expected {len(paths)} tables as the model has, "
                 f"{', '.join(paths)}; got {len(self._places)}"
             )
-        for table in tables:
-            self._planned(table, tables)
+        for table in placement.tables:
+            self._planned(table)
 
     def divide(
         self, placement: ParameterServerPlacement, cluster: ClusterResources
@@ -104,14 +122,20 @@ class TablePlan:
         """
         tables = placement.tables
         if self._places is not None:
-            return [self._planned(table, tables) for table in tables]
+            return [self._planned(table) for table in tables]
         rows = [_divides_rows(table, cluster, self._axis, placement) for table in tables]
         return [divide(ShardedTable(ROW if r else COLUMN, 0), self._servers) for r in rows]
 
-    def _planned(self, table: RemoteTable, tables: Sequence[RemoteTable]) -> Division:
+    def _place(self, number: int, path: str) -> ShardedTable | None:
+        """The place of a table; None: the plan has none for it."""
         assert self._places is not None
-        number = tables.index(table) if self._names is None else self._names.index(table.path)
-        place = self._places[number]
+        if self._names is not None:
+            number = self._names.index(path) if path in self._names else len(self._places)
+        return self._places[number] if number < len(self._places) else None
+
+    def _planned(self, table: RemoteTable) -> Division:
+        place = self._place(table.number, table.path)
+        assert place is not None  # `check` has compared the tables
         try:
             found = divide(place, self._servers)
         except ValueError as e:

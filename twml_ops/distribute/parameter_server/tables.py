@@ -173,6 +173,7 @@ class RemoteTable:
         dtype: float32 or bfloat16.
 
     Attributes:
+        number: The number in `name`.
         path: "layer/weight", as in a single process.
         division: The parts and their servers.
         shards: The variable of each part, on its server; empty before `create`.
@@ -183,7 +184,8 @@ class RemoteTable:
 
     def __init__(self, name: str, shape: Sequence[int], initializer: Any, dtype: Any) -> None:
         self.name = self._unique_id = name  # Keras identifies variables by `_unique_id`
-        self.path = name.partition("/")[2]
+        number, _, self.path = name.partition("/")
+        self.number = int(number)
         self.shape = tf.TensorShape(shape)
         self.dtype = tf.as_dtype(dtype)
         self.initializer = initializer
@@ -297,20 +299,25 @@ def layer_tables(layer: Any) -> list[Any]:
 
 
 def pairs_of_tables(model: Any, other: Any) -> Iterator[tuple[Any, Any]]:
-    """Iterates over the tables of two models of the same layers.
+    """Iterates over the tables of a model that are on servers.
 
     Args:
         model: A Keras model.
-        other: Another one.
+        other: Another one of the same layers.
 
     Yields:
-        Each table of `model` and the same of `other`, which are variables or `RemoteTable`s.
+        Each `RemoteTable` of `model` and the same table of `other`.
     """
     for layer, other_layer in zip(_layers(model), _layers(other), strict=True):
-        yield from zip(layer_tables(layer), layer_tables(other_layer), strict=True)
+        for table, same in zip(layer_tables(layer), layer_tables(other_layer), strict=True):
+            if isinstance(table, RemoteTable):
+                yield table, same
 
 
 def _copy_table(source: Any, target: Any, tables: Mapping[str, tf.Tensor]) -> None:
+    if not isinstance(source, RemoteTable) and not isinstance(target, RemoteTable):
+        tf_variable(target).assign(tf_variable(source).read_value())
+        return
     if not isinstance(source, RemoteTable):
         target.initializer, target.was_trained = partial(_value_of, source), True
         return

@@ -45,7 +45,11 @@ from twml_ops.distribute.parameter_server.placement import ParameterServerPlacem
 from twml_ops.distribute.parameter_server.state import RunState, component_optimizers
 from twml_ops.distribute.parameter_server.step import StepGraph
 from twml_ops.distribute.parameter_server.synchronous_workers import OTHER_STEP, GradientQueues
-from twml_ops.distribute.parameter_server.table_plan import TablePlan, resources_of
+from twml_ops.distribute.parameter_server.table_plan import (
+    REPLICATED_ROWS,
+    TablePlan,
+    resources_of,
+)
 from twml_ops.distribute.parameter_server.tables import copy_model_weights
 from twml_ops.distribute.parameter_server.updates import check_optimizer
 from twml_ops.distribute.parameter_server.weight_averages import WeightAverages
@@ -109,7 +113,11 @@ class HybridTrainer:
         plan: How each table is divided, and over which servers: the path of a plan that `twml-ops
             plan --out-plan` has written, whose tables have the names "layer/weight"; or the result
             of `planning.shard`, whose tables are the ones of the model in the order in which its
-            layers create them. The way "replicated" is refused. None: `partition_axis` says it.
+            layers create them. None: `partition_axis` says it.
+        replicated_rows: With `partition_axis="auto"` and without a `plan`, tables with at most so
+            many rows are not on the servers. Each worker has a copy, as of dense weights, so that
+            the servers need no time for their products. Tables whose rows ids get in the training
+            (`DynamicSparseLinear`), and all that a model creates after such a table, are on servers.
         wire_dtype: The type in which products are sent to workers: "float32", or "bfloat16" or
             "float16", or "int8" with a float32 scale for each row, rounded to the nearest.
         gradient_wire_dtype: The type in which the gradients of products are sent to servers; None:
@@ -178,6 +186,7 @@ class HybridTrainer:
         max_staleness: int | None = None,
         partition_axis: Literal["row", "column", "auto"] = "auto",
         plan: ShardingPlan | str | os.PathLike[str] | None = None,
+        replicated_rows: int = REPLICATED_ROWS,
         wire_dtype: WireDtype = "float32",
         gradient_wire_dtype: WireDtype | None = None,
         deduplicate: bool = True,
@@ -238,7 +247,9 @@ class HybridTrainer:
         self.max_staleness = max_staleness
         self._builder = model_builder
         self._loss = loss
-        self._table_plan = TablePlan(partition_axis, plan, len(self.cluster.devices))
+        self._table_plan = TablePlan(
+            partition_axis, plan, len(self.cluster.devices), replicated_rows
+        )
         self._timeout = timeout
         self._checkpoint_dir = None if checkpoint_dir is None else str(checkpoint_dir)
         self._checkpoint_every, self._checkpoint_keep = checkpoint_every, checkpoint_keep
@@ -526,13 +537,13 @@ class HybridTrainer:
         cluster = self.cluster
         links = self._call("connecting", transport.connect, cluster)
         self.placement = ParameterServerPlacement(
-            self._prefix, links, self._wire, self._deduplicate
+            self._prefix, links, self._wire, self._deduplicate, self._table_plan.replicates
         )
         with placement.placement_scope(self.placement):
             model = self._builder()
             self.placement.batch_sizes.clear()
             model(x, training=False)  # creates all weights and shows the placement the batch
-        self._table_plan.check(self.placement.tables)
+        self._table_plan.check(self.placement)
         if self.placement.lookups:
             workers = len(cluster.workers)
             check_options(workers, self.mode, self._pipeline, self._exchange_every)
