@@ -19,7 +19,7 @@ from benchmarks.distributed.network import Network, unavailable
 from benchmarks.distributed.process import HostProcess, run_module
 from benchmarks.sharding_plans.generator import power_law_job
 from twml_ops.planning import ClusterResources, ShardedTable, ShardingPlan, shard
-from twml_ops.planning.sharding_plan import TABLE, TRAINED_WAYS
+from twml_ops.planning.sharding_plan import REPLICATED, TABLE, WAYS
 
 BEST = "plan"
 IN_TURN = "all by table, server after server"
@@ -65,10 +65,8 @@ def plans(job: dict[str, Any], servers: int, memory: float) -> dict[str, Shardin
         memory: of a server for the plan of all ways, in times the mean bytes of a server.
     """
     made, cluster = power_law_job(**job), ClusterResources(EGRESS, servers=servers)
-    found = {f"all by {way}": shard(made, cluster, ways=[way]) for way in TRAINED_WAYS}
-    found[BEST] = shard(
-        made, cluster, ways=TRAINED_WAYS, memory=memory * made.stored_bytes / servers
-    )
+    found = {f"all by {way}": shard(made, cluster, ways=[way]) for way in WAYS if way != REPLICATED}
+    found[BEST] = shard(made, cluster, ways=WAYS, memory=memory * made.stored_bytes / servers)
     places = tuple(ShardedTable(TABLE, i % servers) for i in range(len(made.tables)))
     stored = [t.bytes * (1 + made.slots) for t in made.tables]
     by_server = tuple(float(sum(stored[i::servers])) for i in range(servers))
@@ -125,7 +123,7 @@ def measure(
             "cpu": of_step[name][: len(hosts)],
             "sent": of_step[name][len(hosts) :],
             "stored": list(plan.bytes),
-            "ways": {way: sum(t.way == way for t in plan.tables) for way in TRAINED_WAYS},
+            "ways": {way: sum(t.way == way for t in plan.tables) for way in WAYS},
         }
         for name, plan in planned.items()
     }

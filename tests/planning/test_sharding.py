@@ -11,7 +11,7 @@ from tests.planning.sharding_instances import small_instance
 from twml_ops.planning import WAYS, ClusterResources, Job, Table, shard
 from twml_ops.planning.sharding_axis import TYPICAL_COSTS
 from twml_ops.planning.sharding_costs import placements
-from twml_ops.planning.sharding_plan import TRAINED_WAYS, ShardedTable, ShardingPlan, read_plan
+from twml_ops.planning.sharding_plan import REPLICATED, ShardedTable, ShardingPlan, read_plan
 
 pytestmark = pytest.mark.one_tf
 
@@ -67,16 +67,30 @@ def test_the_same_tables_have_the_same_plan_about_as_fast_as_any_one_way_or_fast
     cluster = ClusterResources(1e9, servers=4, workers=4)
     plan = shard(job, cluster)
     assert plan == shard(job, cluster)
-    for way in TRAINED_WAYS:
+    for way in WAYS:
+        if way == REPLICATED:
+            continue  # not for tables of so many rows
         assert max(plan.seconds) <= 1.001 * max(shard(job, cluster, ways=[way]).seconds)
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_all_servers_together_hold_each_table_once_or_once_each(way):
-    job = Job((Table(1000, 16, 5.0, hot_rows=10, hot_share=0.5),), 64, slots=2)
-    plan = shard(job, ClusterResources(1e9, servers=4), ways=[way])
-    copies = 4 if way == "replicated" else 1
-    assert sum(plan.bytes) == pytest.approx(copies * job.stored_bytes)
+def test_all_servers_together_hold_each_table_once(way):
+    """Also the values of copies, unless the only worker has them."""
+    job = Job((Table(1000, 16, 5.0, hot_rows=10, hot_share=0.5),), 1024, slots=2)
+    for workers in (1, 2):
+        plan = shard(job, ClusterResources(1e9, servers=4, workers=workers), ways=[way])
+        held = 0 if way == REPLICATED and workers == 1 else 1
+        assert sum(plan.bytes) == pytest.approx(held * job.stored_bytes)
+
+
+def test_copies_are_for_tables_of_which_a_worker_gets_no_more_than_of_the_product():
+    cluster = ClusterResources(1e9, servers=4, workers=4)
+    small, large = Table(256, 16, 5.0), Table(257, 16, 5.0)
+    for table, chosen in ((small, True), (large, False)):
+        (place,) = shard(Job((table,), 256), cluster).tables
+        assert (place.way == REPLICATED) == chosen
+    with pytest.raises(ValueError, match="cannot be divided over 4 servers by replicated"):
+        shard(Job((large,), 256), cluster, ways=[REPLICATED])
 
 
 def test_hot_rows_make_the_server_that_has_them_slower():

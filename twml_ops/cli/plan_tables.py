@@ -104,7 +104,7 @@ def plan_tables(
     from twml_ops.cli.console import make_console, print_json
     from twml_ops.planning import shard
     from twml_ops.planning.sharding_axis import TYPICAL_COSTS
-    from twml_ops.planning.sharding_plan import TRAINED_WAYS
+    from twml_ops.planning.sharding_plan import WAYS
     from twml_ops.report.plan import check_plot_path
     from twml_ops.report.sharding import NamedPlan, draw_sharding, print_sharding
     from twml_ops.training.run_folder import optional_file, write_json
@@ -113,7 +113,7 @@ def plan_tables(
     job = make_job(tuple(tables.values()))
     with optional_file(out_plan, overwrite) as file, optional_file(out, overwrite) as picture:
         costs = get_costs()
-        allowed = ways or TRAINED_WAYS
+        allowed = ways or WAYS
         found = shard(job, cluster, costs or TYPICAL_COSTS, memory=memory, ways=allowed)
         plan = NamedPlan(tuple(tables), job, found, memory, costs is not None)
         if file is not None:

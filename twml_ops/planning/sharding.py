@@ -13,7 +13,6 @@ from twml_ops.planning.sharding_axis import TYPICAL_COSTS
 from twml_ops.planning.sharding_costs import Placed, placements
 from twml_ops.planning.sharding_plan import (
     TABLE,
-    TRAINED_WAYS,
     WAYS,
     ShardedTable,
     ShardingPlan,
@@ -28,7 +27,7 @@ def shard(
     costs: CpuCosts = TYPICAL_COSTS,
     *,
     memory: float | None = None,
-    ways: Sequence[str] = TRAINED_WAYS,
+    ways: Sequence[str] = WAYS,
 ) -> ShardingPlan:
     """Chooses for each table the way to divide it, and the servers.
 
@@ -41,7 +40,8 @@ def shard(
         cluster: The hosts; each of `servers` is one.
         costs: What the parts of a step cost.
         memory: Bytes that a server can hold, tables with slots; None: no limit.
-        ways: Which of `WAYS` to use. Training follows all but "replicated".
+        ways: Which of `WAYS` to use. "replicated" is for tables with at most as many rows as a
+            batch has examples.
 
     Returns:
         The plan.

@@ -53,17 +53,22 @@ def placements(
         costs: What the parts of a step cost.
         ways: Which of `WAYS` to list. By row or by both needs at least as many rows as parts of
             them, by column or by both a multiple of the parts of columns. With one server only
-            "table" is possible.
+            "table" and "replicated" are possible, and "replicated" if the table has at most as many
+            rows as a batch has examples, so that its values are no more than its product.
 
     Returns:
         The placements. Ways with equal parts on all servers (to 0.01 %) are listed once.
     """
     found = []
     for way in ways:
+        if way == REPLICATED:
+            if table.input_dim <= job.batch:
+                found.append(_on_workers(table, job, cluster, costs))
+            continue
         parts, row_parts = _parts(way, table, cluster.servers)
         if not parts:
             continue
-        seconds, stored = _loads(way, parts, row_parts, table, job, cluster, costs)
+        seconds, stored = _loads(parts, row_parts, table, job, cluster, costs)
         symmetric = all(max(x) - min(x) <= _EQUAL * max(x) for x in (seconds, stored))
         for first in range(1 if symmetric else cluster.servers):
             found.append(Placed(way, first, _turned(seconds, first), _turned(stored, first)))
@@ -74,8 +79,6 @@ def _parts(way: str, table: Table, servers: int) -> tuple[list[_Part], int]:
     """The parts by server, and into how many parts the rows are divided; none if impossible."""
     if way == TABLE:
         return [_Part(1, 1, 1, 1)] + [_Part(0, 0, 0, 0)] * (servers - 1), 1
-    if way == REPLICATED and servers > 1:
-        return [_Part(1 / servers, 1 / servers, 1, 1)] * servers, 1
     if servers == 1:
         return [], 0
     try:
@@ -100,8 +103,32 @@ def _entry_share(table: Table, part: int, parts: int) -> float:
     return share + (1 - table.hot_share) * cold / (table.input_dim - table.hot_rows)
 
 
+def _on_workers(table: Table, job: Job, cluster: ClusterResources, costs: CpuCosts) -> Placed:
+    """The way whose products each worker computes with its own copy of the table.
+
+    Several workers get the values in each step and send the gradients of rows, as of dense weights.
+    Which server has the values is not known, so that each has its share of them.
+    """
+    entries, rows, units = table.ids(job.batch), table.rows(job.batch), table.units
+    shared = cluster.workers > 1
+    own = StepParts(
+        table=1,
+        entry=entries,
+        activation=job.batch * units,
+        product=entries * units,
+        weight=0 if shared else rows * units,
+    )
+    seconds, stored = own.times(costs.alone).elapsed(cluster.cores), 0.0
+    if shared:
+        update = StepParts(weight=rows * units).times(costs.server).elapsed(cluster.cores)
+        of_servers = cluster.workers * (update + table.bytes / cluster.egress)
+        sent = rows * (units * FLOAT_BYTES + ROW_ID_BYTES)
+        seconds += sent / cluster.egress + of_servers / cluster.servers
+        stored = table.bytes * (1 + job.slots) / cluster.servers
+    return Placed(REPLICATED, 0, (seconds,) * cluster.servers, (stored,) * cluster.servers)
+
+
 def _loads(
-    way: str,
     parts: Sequence[_Part],
     row_parts: int,
     table: Table,
@@ -119,11 +146,6 @@ def _loads(
     ]
     worker = StepParts(table=1, entry=entries, activation=sum(numbers)).times(costs.worker)
     of_worker = worker.elapsed(cluster.cores) + sum(sent) / cluster.egress
-    copies = 0.0
-    if way == REPLICATED:
-        others = cluster.servers - 1
-        gathered = others * rows * (units * FLOAT_BYTES + ROW_ID_BYTES)
-        copies = min(2 * others / cluster.servers * table.bytes, gathered)
     seconds, stored = [], []
     for part, number in zip(parts, numbers, strict=True):
         work = StepParts(
@@ -135,8 +157,7 @@ def _loads(
         )
         cpu = work.times(costs.server).elapsed(cluster.cores)
         products = job.bytes_of_products(number, job.batch * part.examples)
-        wire = (products + copies) / cluster.egress
-        seconds.append(of_worker + cluster.workers * (cpu + wire))
+        seconds.append(of_worker + cluster.workers * (cpu + products / cluster.egress))
         stored.append(table.bytes * (1 + job.slots) * part.rows * part.columns)
     return seconds, stored
 

@@ -11,11 +11,8 @@ from typing import Any
 TABLE, ROW, COLUMN = "table", "row", "column"
 REPLICATED, COLUMN_ROW = "replicated", "column-row"
 WAYS = (TABLE, ROW, COLUMN, REPLICATED, COLUMN_ROW)
-"""The ways: one server has the table, rows p, p + P, ..., ranges of columns, a copy on each
-server, or ranges of columns whose rows are divided too."""
-
-TRAINED_WAYS = (TABLE, ROW, COLUMN, COLUMN_ROW)
-"""The ways that training follows, all without copies."""
+"""The ways: one server has the table, rows p, p + P, ..., ranges of columns, a copy on each worker
+(as of dense weights), or ranges of columns whose rows are divided too."""
 
 
 def grid(way: str, servers: int) -> tuple[int, int]:
@@ -64,7 +61,8 @@ class ShardedTable:
             count: Number of all servers.
 
         Returns:
-            One server for "table", all of them for the other ways.
+            One server for "table", all of them for the other ways. The values that the copies of
+            "replicated" begin a step with are on any one of them.
         """
         parts = 1 if self.way == TABLE else count
         return tuple((self.first + i) % count for i in range(parts))

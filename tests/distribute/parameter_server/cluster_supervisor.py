@@ -60,6 +60,7 @@ def run_task(cluster, data, steps, options, later_timeout, pause, paused, report
         optimizer, loss = optimizers.Adagrad(0.1), "binary_crossentropy"
         if "global_clipnorm" in options:
             optimizer = optimizers.SGD(0.5, global_clipnorm=options.pop("global_clipnorm"))
+        options.setdefault("replicated_rows", 0)
         names = options.pop("tables", None)
         if names is not None:
             build, optimizer = functools.partial(model_of_tables, names), optimizer_of_tables(names)

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from tests.distribute.parameter_server.model import (
+    ROWS,
     assert_close_by_way,
     batches,
     builder,
@@ -37,13 +38,14 @@ from twml_ops.distribute.parameter_server.state import optimizer_of
 
 @child_test
 def each_way_with_each_optimizer_equals_a_single_process():
-    names = names_of_tables(["table", "row", "column", "column-row"])
+    names = names_of_tables(["table", "row", "column", "column-row", "replicated"])
     build, plan = partial(model_of_tables, names), plan_of_tables(names, 4)
     hybrid = trainer(optimizer_of_tables(names), 4, build, "mse", plan=plan)
     hybrid.fit(batches, 4)
     want = train_alone(optimizer_of_tables(names), build, 4, "mse")
     assert_close_by_way(names, want, hybrid.export().get_weights())
-    for table, place in zip(hybrid.placement.tables, plan.tables, strict=True):
+    on_servers = [place for place in plan.tables if place.way != "replicated"]
+    for table, place in zip(hybrid.placement.tables, on_servers, strict=True):
         assert [s.device for s in table.shards] == [
             hybrid.cluster.devices[i] for i in place.servers(4)
         ]
@@ -51,7 +53,7 @@ def each_way_with_each_optimizer_equals_a_single_process():
 
 @child_test
 def slots_go_from_one_plan_to_another_one_unchanged():
-    names = names_of_tables(["table", "row", "column-row"], ["rowwise", "adam"])
+    names = names_of_tables(["table", "row", "column-row", "replicated"], ["rowwise", "adam"])
     build, make = partial(model_of_tables, names), partial(optimizer_of_tables, names)
     by_row = [("row", i % 4) for i in range(len(names))]
     found, saved = [], None
@@ -165,6 +167,61 @@ def a_checkpoint_of_a_plan_is_restored_with_another_plan_on_other_servers():
 
 
 @child_test
+def small_tables_on_the_worker_train_as_in_a_single_process():
+    """Two of four tables, or all of them, so that the servers have none."""
+    names = names_of_tables(["table"])  # by turns with 300 and 75 rows
+    build, make = partial(model_of_tables, names), partial(optimizer_of_tables, names)
+    want = train_alone(make(), build, 6, "mse")
+    for rows, on_servers, options in (
+        (75, 2, {}),
+        (ROWS, 0, {}),
+        (75, 2, {"exchange_every": 2, "pipeline": True}),
+        (ROWS, 0, {"exchange_every": 2, "pipeline": True, "steps_per_execution": 4}),
+    ):
+        hybrid = trainer(make(), 2, build, "mse", replicated_rows=rows, **options)
+        hybrid.fit(batches, 6)
+        assert len(hybrid.placement.tables) == on_servers
+        for i, (a, b) in enumerate(zip(want, hybrid.export().get_weights(), strict=True)):
+            is_copied = a.shape[0] <= rows
+            if is_copied:
+                np.testing.assert_array_equal(b, a, err_msg=names[i])
+            elif not options:  # else the products on servers are of older rows
+                np.testing.assert_allclose(b, a, rtol=2e-6, atol=2e-6, err_msg=names[i])
+
+
+@child_test
+def a_run_goes_on_with_its_small_tables_on_the_worker_and_not_with_others():
+    names = names_of_tables(["table"])
+    build, make = partial(model_of_tables, names), partial(optimizer_of_tables, names)
+    want = train_alone(make(), build, 6, "mse")
+    for rows in (75, ROWS):
+        with tempfile.TemporaryDirectory() as folder:
+            for steps in (3, 6):
+                hybrid = trainer(
+                    make(), 2, build, "mse", replicated_rows=rows, checkpoint_dir=folder
+                )
+                hybrid.fit(batches, steps)
+            same(want, hybrid.export().get_weights(), 0 if rows == ROWS else 2e-6)
+            ((step, plain),) = iter_checkpoints(build, folder, until=6)
+            assert step == 6
+            same(hybrid.export().get_weights(), plain.get_weights())
+            other = trainer(make(), 2, build, "mse", checkpoint_dir=folder)
+            fit = partial(other.fit, batches, 7)
+            expect_error(ValueError, "had other tables on the servers", fit)
+
+
+@child_test
+def tables_with_the_rows_of_ids_are_on_servers():
+    hybrid = trainer(optimizers.Adagrad(0.1), 2, dynamic_model, replicated_rows=1000)
+    hybrid.fit(lambda _: id_batches(), 8)
+    assert [table.path for table in hybrid.placement.tables] == hybrid.placement.paths
+    want = train_alone(optimizers.Adagrad(0.1), dynamic_model, 8, batches=id_batches())
+    same(want, hybrid.export().get_weights(), 2e-5)
+    copied = trainer(optimizers.Adagrad(0.1), 2, dynamic_model, plan=plan_of(2, ("replicated", 0)))
+    expect_error(ValueError, "must not be copies", lambda: copied.fit(lambda _: id_batches(), 1))
+
+
+@child_test
 def a_plan_that_does_not_fit_is_refused_before_the_training():
     def fit(plan, servers=2):
         trainer(optimizers.SGD(0.1), servers, grouped_model, plan=plan).fit(batches, 1)
@@ -174,10 +231,6 @@ def a_plan_that_does_not_fit_is_refused_before_the_training():
         (
             "expected a plan for the 2 servers of the cluster, got one for 3",
             plan_of(3, table, table),
-        ),
-        (
-            "does not follow the way replicated, got it for table 1",
-            plan_of(2, table, ("replicated", 0)),
         ),
         ("expected 2 tables as the model has, ads/user, ads/ad; got 1", plan_of(2, table)),
         ("ads/ad: column-row needs 4 servers", plan_of(2, table, ("column-row", 0))),

@@ -26,7 +26,7 @@ KILLED = {"checkpoints": True, "checkpoint_every": 10, "timeout": 60}
 SYNCHRONOUS = {"servers": 2, "workers": 2, "mode": "sync", "partition_axis": "row"}
 PLANNED = {
     "servers": 2, "workers": 2, "mode": "sync",
-    "tables": names_of_tables(["table", "row", "column"], ["adagrad", "adam"]),
+    "tables": names_of_tables(["table", "row", "column", "replicated"], ["adagrad", "adam"]),
 }  # fmt: skip
 TWO_WITH_IDS = {
     "steps": 20, "rows_of_ids": True, "uses": 2, "steps_per_execution": 2, **SYNCHRONOUS,
@@ -235,7 +235,7 @@ def test_a_planned_run_has_the_same_bits_after_a_killed_server_and_a_killed_work
 @pytest.mark.parametrize("workers", [2, 4])
 def test_planned_tables_of_several_workers_equal_whole_tables(child, workers):
     """Of each optimizer: bits by table and by column, else all but the order of additions."""
-    names = names_of_tables(["table", "row", "column", "column-row"])
+    names = names_of_tables(["table", "row", "column", "column-row", "replicated"])
     run = {"steps": 4, "mode": "sync", "tables": names}
     own = {"servers_in_workers": True} if workers == 2 else {}
     got = child.request({**run, "servers": 4, "workers": workers, **own})["weights"]
@@ -360,8 +360,11 @@ def test_a_worker_that_was_replaced_while_it_was_stopped_ends_and_changes_no_bit
 
 @pytest.mark.slow
 @pytest.mark.parametrize("index", [0, 1])
-def test_an_asynchronous_worker_that_was_replaced_while_it_was_stopped_ends(child, index):
-    run = {**SYNCHRONOUS, "mode": "async", "steps": 1500}
+@pytest.mark.parametrize("axis", ["row", "auto"])
+def test_an_asynchronous_worker_that_was_replaced_while_it_was_stopped_ends(child, index, axis):
+    """With the table on the servers, and with copies of it on the workers."""
+    run = {**SYNCHRONOUS, "partition_axis": axis, "replicated_rows": ROWS}
+    run |= {"mode": "async", "steps": 1500}
     replaced = child.request({**run, "stops": [[20, "worker", index]], "replaced": True})
     assert "hang" not in replaced
     (zombie,) = replaced["zombies"]

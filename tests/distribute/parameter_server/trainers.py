@@ -33,6 +33,8 @@ _runs = iter(range(1000))
 
 
 def trainer(optimizer, servers=2, build=builder, loss="binary_crossentropy", **options):
+    """A trainer whose tables are all on the servers unless `options` say otherwise."""
+    options.setdefault("replicated_rows", 0)
     options.setdefault("name", f"run{next(_runs)}")
     options.setdefault("cluster", first_servers(servers))
     return HybridTrainer(build, optimizer, loss, **options)

@@ -110,10 +110,9 @@ class ParameterServerPlacement(placement.Placement):
         """See `Placement.create`. The shards are created later, by `RemoteTable.create`."""
         number = len(self.paths)
         self.paths.append(name)
-        # A table that is created after a lookup may have its rows.
-        if self._replicates is not None and not self.lookups:
-            if self._replicates(number, name, shape[0]):
-                return super().create(add, shape, initializer, name, dtype)
+        may_be_copied = not self.lookups  # else it may have the rows of a lookup
+        if may_be_copied and self._replicates and self._replicates(number, name, shape[0]):
+            return super().create(add, shape, initializer, name, dtype)
         with warnings.catch_warnings():  # Keras 2 warns of an initializer that is called twice
             warnings.simplefilter("ignore")
             initializer((1, 1))  # draws its seed in the order in which layers are built

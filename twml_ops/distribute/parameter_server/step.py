@@ -321,6 +321,8 @@ class StepGraph:
         for gradient, v in zip(gradients, trained, strict=False):
             if isinstance(gradient, tf.Tensor):
                 gradient.set_shape(v.shape)
+            elif gradient is not None:
+                gradient.values.set_shape([None, *v.shape[1:]])
         return loss, recorded, gradients[: len(trained)]
 
     def _count_step(self, number: tf.Tensor, steps: int = 1) -> tf.Tensor:

@@ -117,7 +117,7 @@ class HybridTrainer:
         replicated_rows: With `partition_axis="auto"` and without a `plan`, tables with at most so
             many rows are not on the servers. Each worker has a copy, as of dense weights, so that
             the servers need no time for their products. Tables whose rows ids get in the training
-            (`DynamicSparseLinear`), and all that a model creates after such a table, are on servers.
+            (`DynamicSparseLinear`), and tables that are created after one, are on servers.
         wire_dtype: The type in which products are sent to workers: "float32", or "bfloat16" or
             "float16", or "int8" with a float32 scale for each row, rounded to the nearest.
         gradient_wire_dtype: The type in which the gradients of products are sent to servers; None:
@@ -544,6 +544,7 @@ class HybridTrainer:
             self.placement.batch_sizes.clear()
             model(x, training=False)  # creates all weights and shows the placement the batch
         self._table_plan.check(self.placement)
+        self._pipeline = self._pipeline and bool(self.placement.tables)
         if self.placement.lookups:
             workers = len(cluster.workers)
             check_options(workers, self.mode, self._pipeline, self._exchange_every)
