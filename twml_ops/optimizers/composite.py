@@ -153,32 +153,34 @@ class CompositeOptimizer(tf.keras.optimizers.Optimizer):
         matches = (i for i, pattern in enumerate(self._parts) if re.search(pattern, path))
         return next(matches, len(self._parts))
 
-    def _choose(self, variables: Sequence[Any]) -> None:
+    def _choose(self, variables: Sequence[Any], others: Sequence[Any]) -> None:
         """Chooses an optimizer for each variable, for good."""
         numbers, default = [self._match(v) for v in variables], len(self._parts)
         if not KERAS_3 and all(n == default for n in numbers):  # Maybe their names are lost.
             numbers = self._choices.saved_numbers(variables) or numbers
         self._choices.set(variables, numbers)
+        matched = {*numbers, *map(self._match, others)}
         for i, pattern in enumerate(self._parts):
-            if i not in numbers:
-                paths = [str(getattr(v, "path", v.name)) for v in variables]
+            if i not in matched:
+                paths = [str(getattr(v, "path", v.name)) for v in (*variables, *others)]
                 warnings.warn(
                     f"the pattern {pattern!r} of CompositeOptimizer is the first one to match for "
                     f"no variable, expected one of {', '.join(paths[:20])}",
                     stacklevel=4,
                 )
 
-    def build(self, variables: Sequence[Any]) -> None:
+    def build(self, variables: Sequence[Any], others: Sequence[Any] = ()) -> None:
         """Builds every optimizer for its variables.
 
         Args:
             variables: all that will be updated.
+            others: weights that other processes update, which patterns may match as well.
         """
         if self._built_all:
             return
         self._built_all = True
         super().build(variables)
-        self._choose(variables)
+        self._choose(variables, others)
         for optimizer in self.all_optimizers:
             matching = [v for v in variables if self.optimizer_of(v) is optimizer]
             if matching:

@@ -3,6 +3,7 @@
 import json
 import os
 import tempfile
+import warnings
 from functools import partial
 from pathlib import Path
 
@@ -261,3 +262,17 @@ def the_file_of_a_plan_names_the_tables_in_any_order():
         expect_error(
             FileNotFoundError, "none.json", lambda: trainer(make(), plan=Path(folder, "none.json"))
         )
+
+
+@child_test
+def a_pattern_of_a_composite_optimizer_that_matches_a_table_on_a_server_is_not_warned_of():
+    names = names_of_tables(["table"])
+    build = partial(model_of_tables, names)
+    for rules, unmatched in ((names, []), ([*names, "none_sgd"], ["^tables/none_sgd"])):
+        hybrid = trainer(optimizer_of_tables(rules), 2, build, "mse", replicated_rows=75)
+        with warnings.catch_warnings(record=True) as found:
+            warnings.simplefilter("always")
+            hybrid.fit(batches, 1)
+        told = [str(w.message) for w in found if "the first one to match" in str(w.message)]
+        assert len(told) == len(unmatched)
+        assert all(pattern in text for pattern, text in zip(unmatched, told, strict=True))

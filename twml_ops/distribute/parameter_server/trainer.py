@@ -555,7 +555,8 @@ class HybridTrainer:
         after = (before, self.placement.lookups)
         self.state = self._call("creating the shared variables", RunState, *args, *after)
         if not share_dense or self._exchange_every > 1:
-            self.optimizer.build(model.trainable_variables)
+            tables = [self.placement.tables] if hasattr(self.optimizer, "optimizer_of") else []
+            self.optimizer.build(model.trainable_variables, *tables)
         for each in component_optimizers(self.optimizer):
             _ = each.iterations  # creates the variable
         self.model = model
