@@ -8,6 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 from benchmarks.cluster_cost.trainings import Training
+from twml_ops.distribute.parameter_server.table_plan import REPLICATED_ROWS
 from twml_ops.placement import Placement, placement_scope, set_placement
 from twml_ops.placement.entries import CsrEntries
 from twml_ops.planning import Job, Table
@@ -41,6 +42,8 @@ class BatchRecorder(Placement):
 def job_of(training: Training, slots: int, batches: int = 1) -> Job:
     """The tables of a training, its first batches as one batch, and its dense weights.
 
+    Small tables are dense weights, as in a cluster.
+
     Args:
         training: the training.
         slots: numbers that its optimizer stores for each weight.
@@ -57,6 +60,7 @@ def job_of(training: Training, slots: int, batches: int = 1) -> Job:
     tables = tuple(
         Table(*table.shape, entries=len(ids) / batch, unique=len(np.unique(ids)))
         for table, _, ids, _ in recorder.products
+        if table.shape[0] > REPLICATED_ROWS
     )
     weights = sum(int(tf.size(w)) for w in model.trainable_variables)
     return Job(
