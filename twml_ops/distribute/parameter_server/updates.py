@@ -8,6 +8,7 @@ optimizer (`Updates.update_local`).
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
@@ -25,7 +26,7 @@ from twml_ops.distribute.parameter_server.state import (
     component_optimizers,
     optimizer_of,
 )
-from twml_ops.distribute.parameter_server.tables import RemoteVariable
+from twml_ops.distribute.parameter_server.tables import RemoteTable, RemoteVariable
 from twml_ops.distribute.parameter_server.transport import Link
 from twml_ops.ops._tape import tf_variable
 from twml_ops.optimizers import SparseOptimizer
@@ -214,14 +215,18 @@ class Updates:
             rate, step = self._rate_and_step(each.optimizer, each.shard.device)
             norm = clipping.norm_of(norms, each.owner, each.shard.device)
             update_part(each, norm, rate, step)
-            if each.table.lookup is not None and each.part + 1 == len(each.table.shards):
-                each.table.lookup.release()
+        for table in self._placement.tables:
+            if table.lookup is not None and any(p.table is table for p in used):
+                table.lookup.release()
         return norms
 
     def _gradients_of_parts(
         self, used: list[TableProduct], sparse: Sequence[ShardGradients]
     ) -> Iterator[clipping.PartGradient]:
-        """Iterates over the parts of the tables that have gradients, and computes these."""
+        """Iterates over the parts of the tables that have gradients, and computes these.
+
+        While a caller has a gradient, no other worker lets rows of that part begin anew.
+        """
         for table in self._placement.tables:
             uses = [i for i, p in enumerate(used) if p.table is table]
             if not uses:
@@ -229,10 +234,15 @@ class Updates:
             optimizer = optimizer_of(self._optimizer, table)
             for part, server in enumerate(table.division.servers):
                 shard, of_server = table.shards[part], sparse[server]
-                with tf.device(shard.device):
-                    by_use = [_shard_gradient(shard, *of_server[i], used[i].binary) for i in uses]
-                    gradient = add_gradients(by_use)
-                yield clipping.PartGradient(optimizer, table, part, gradient)
+                sent = [of_server[i][1] for i in uses]
+                with _section_of(table, part, sent):
+                    with tf.device(shard.device):
+                        by_use = [
+                            _shard_gradient(shard, *_current(used[i], part, *of_server[i]))
+                            for i in uses
+                        ]
+                        gradient = add_gradients(by_use)
+                    yield clipping.PartGradient(optimizer, table, part, gradient)
 
     def update_local(self, gradients: list[Any], norms: clipping.Norms = _NO_NORMS) -> None:
         """Updates the dense weights of this process, with the slots that this process has.
@@ -354,6 +364,21 @@ def update_part(
         optimizer.update_variable(
             gradient, each.shard, table.slots[each.part], rate, weight_decay=decay, step=step
         )
+
+
+def _section_of(table: RemoteTable, part: int, after: Sequence[tf.Tensor]) -> Any:
+    """Returns the context in which a part of a table is updated."""
+    return contextlib.nullcontext() if table.lookup is None else table.lookup.section(part, after)
+
+
+def _current(
+    product: TableProduct, part: int, entries: encoding.ShardEntries, gradient: tf.Tensor
+) -> tuple[encoding.ShardEntries, tf.Tensor, bool]:
+    """Returns the entries of a product whose rows still have the ids of the batch."""
+    lookup, number = product.table.lookup, product.lookups.get(part)
+    if lookup is not None:
+        entries = lookup.of_known_rows(part, entries, number, product.binary)
+    return entries, gradient, product.binary
 
 
 def _shard_gradient(
