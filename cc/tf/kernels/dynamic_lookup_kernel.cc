@@ -156,9 +156,9 @@ class SharedDynamicLookupOp : public DynamicLookupKernel {
     }
     const int64_t* const pairs = known.flat<int64_t>().data();
     if (pairs[1] != base) {
-      return absl::FailedPreconditionError(absl::StrCat(
-          "the rows of ids have been restored since base was read: expected base ", pairs[1],
-          ", got ", base));
+      return absl::FailedPreconditionError(
+          absl::StrCat("the rows of ids have been restored since base was read: expected base ",
+                       pairs[1], ", got ", base));
     }
     MutableDynamicRows view;
     TF_RETURN_IF_ERROR(MutableView(ctx, &state, &view));

@@ -1,11 +1,6 @@
-"""Tests of rows of ids of asynchronous workers, run by test_one_process.py in a child process.
-
-The process is two workers, each with a trainer. The first one can stop between its products and its
-gradients, so that a test decides what the second worker does meanwhile.
-"""
+"""Tests of rows of ids of asynchronous workers, run by test_one_process.py in a child process."""
 
 import tempfile
-import threading
 from functools import partial
 
 import numpy as np
@@ -13,46 +8,16 @@ import tensorflow as tf
 
 from tests.distribute.parameter_server.model import CAPACITY, same
 from tests.distribute.parameter_server.trainers import (
-    SERVERS,
-    TWO_WORKERS,
-    WORKER,
-    ConnectedCluster,
+    Stop,
+    asynchronous_workers,
     child_test,
     expect_error,
-    trainer,
+    step_with,
 )
 from twml_ops import layers, optimizers
 from twml_ops.distribute.parameter_server import ClusterError, iter_checkpoints
 
 UNITS = 4
-
-
-class SecondWorker(ConnectedCluster):
-    """The second worker, which is the same process as the first."""
-
-    own_device = TWO_WORKERS.own_device
-
-
-class Meanwhile(tf.keras.layers.Layer):
-    """The identity, at which a step stops when it has its products, until `go` has an element."""
-
-    def __init__(self, **kwargs):
-        super().__init__(**kwargs)
-        self.arrived = threading.Semaphore(0)
-        self.go = tf.queue.FIFOQueue(100, [tf.float32], [[]])
-
-    def call(self, x, training=False):
-        @tf.custom_gradient
-        def identity(x):
-            arrived = tf.numpy_function(lambda x: (self.arrived.release(), x)[1], [x], x.dtype)
-            with tf.control_dependencies([arrived]):
-                y = x + self.go.dequeue()
-            return y, lambda upstream: upstream
-
-        return identity(x) if training else x
-
-    def compute_output_shape(self, input_shape):
-        return input_shape
 
 
 def build(stops=False, uses=1, **options):
@@ -62,7 +27,7 @@ def build(stops=False, uses=1, **options):
     hidden = layer(ids)
     if uses == 2:
         hidden = hidden + layer(ids + 1000)
-    return tf.keras.Model(ids, Meanwhile(name="stop")(hidden) if stops else hidden)
+    return tf.keras.Model(ids, Stop(name="stop")(hidden) if stops else hidden)
 
 
 def batch(ids):
@@ -70,27 +35,17 @@ def batch(ids):
     return tf.RaggedTensor.from_tensor(tf.constant(ids, tf.int64)), np.ones([len(ids), UNITS], "f")
 
 
-def workers(stops=False, servers=2, **options):
+def workers(stops=False, servers=2, uses=1, min_count=1, **options):
     """Two asynchronous workers of one run; if `stops`, the first one stops in each step."""
-    model = {name: options.pop(name) for name in ("uses", "min_count") if name in options}
-    found = []
-    for i, cluster in enumerate((ConnectedCluster, SecondWorker)):
-        built = partial(build, stops and i == 0, **model)
-        member = cluster(SERVERS[:servers], [WORKER, "another:1"], "worker", i)
-        run = {"name": found[0]._prefix.partition("/")[2]} if found else {}
-        new = trainer(
-            *(optimizers.Adagrad(0.5), servers, built, "mse"),
-            **{"cluster": member, "mode": "async", **options, **run},
-        )
-        new.build(batch([0]))
-        found.append(new)
-    return found
+    model = {"uses": uses, "min_count": min_count}
+    builds = [partial(build, stop, **model) for stop in (stops, False)]
+    make = partial(optimizers.Adagrad, 0.5)
+    return asynchronous_workers(builds, make, batch([0]), servers, loss="mse", **options)
 
 
 def step(hybrid, ids):
     """A step of a worker, with a batch of these ids."""
-    # A run ends when all workers together have made a number of steps.
-    hybrid.fit(lambda _: [batch(ids)], hybrid.steps_done() + 1, begin=0, save_last=False)
+    step_with(hybrid, batch(ids))
 
 
 def look_up_and_die(hybrid, ids):
@@ -121,10 +76,7 @@ def a_late_gradient_does_not_reach_the_next_id_of_a_row():
         stop = first.model.get_layer("stop")
         stop.go.enqueue(0.0)
         step(first, [1, 2])
-        late = threading.Thread(target=step, args=(first, [1, 2]))
-        late.start()
-        for _ in range(2):
-            stop.arrived.acquire()
+        late = stop.step_until_there(first, batch([1, 2]))
         for i in range(1, 5):  # all rows get other ids, except the one of id 1
             step(second, [1, *range(i * 100, i * 100 + CAPACITY // 2)])
         before = table_of(second)

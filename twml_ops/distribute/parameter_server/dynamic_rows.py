@@ -364,8 +364,8 @@ class RemoteLookup:
         assert self.table is not None
         for part, shard in enumerate(self.table.shards):
 
-            def begin(part: int = part) -> None:
-                with tf.device(self.table.shards[part].device):
+            def begin(part: int = part, device: str = shard.device) -> None:
+                with tf.device(device):
                     self._set_rows(part, self._rows_of_part(part, tf.constant(rows))[0])
 
             tf.function(begin, autograph=False).get_concrete_function()()
@@ -409,8 +409,8 @@ class RemoteLookup:
         if count == 1:
             return [rows, *others]
         own = tf.equal(rows % count, division.row_part(part))
-        rows, *others = (tf.boolean_mask(t, own) for t in (rows, *others))
-        return [rows // count, *others]
+        rows, *kept = (tf.boolean_mask(t, own) for t in (rows, *others))
+        return [rows // count, *kept]
 
     def _set_rows(self, part: int, rows: tf.Tensor, numbers: tf.Tensor | None = None) -> None:
         """Sets rows of a part and of its slots on its server, and the numbers of the rows if any.

@@ -16,7 +16,7 @@ import tensorflow as tf
 from twml_ops.distribute.parameter_server.cluster import Cluster, ClusterError
 from twml_ops.distribute.parameter_server.division import Division, divide
 from twml_ops.distribute.parameter_server.dynamic_rows import RemoteLookup
-from twml_ops.distribute.parameter_server.tables import RemoteTable, RemoteVariable
+from twml_ops.distribute.parameter_server.tables import RemoteLock, RemoteTable, RemoteVariable
 from twml_ops.distribute.parameter_server.worker_token import WorkerToken
 from twml_ops.ops._tape import tf_variable
 from twml_ops.planning import WAYS, ShardedTable
@@ -52,6 +52,7 @@ class SharedVariable:
     Attributes:
         local: The weight in this process' model.
         remote: The copy on the server.
+        lock: A lock for changes of the copy that are not one op.
         trained: Whether an optimizer trains the weight.
         slots: The optimizer's slots on the server; none for a weight that is not trained.
     """
@@ -60,6 +61,7 @@ class SharedVariable:
         self.local = local
         shape, dtype = tuple(local.shape), tf.as_dtype(local.dtype)
         self.remote = RemoteVariable(f"{prefix}/dense/{index}", shape, dtype, device)
+        self.lock = RemoteLock(f"{prefix}/dense/{index}/lock", device)
         self.trained = optimizer is not None
         self.slots: list[RemoteVariable] = []
         self._initial_slots: list[float] = []
