@@ -111,6 +111,12 @@ SEEDS: dict[str, dict[str, Any]] = {
                        "sketch": Var(np.zeros((4, 8), np.uint8)),
                        "header": Var(np.array([1, 4, 0, 0])), "training": True, "pinned": 1,
                        "min_count": 2, "eviction": "lru", "max_age": 0, "seed": 0},
+    "shared_dynamic_lookup": {
+        "ids": IDS, "keys": Var(np.arange(5)), "last_used": Var(COUNTS), "counts": Var(COUNTS),
+        "index": Var(np.array([4, 3, 2, 1] * 4, np.int32)),
+        "sketch": Var(np.zeros((4, 8), np.uint8)), "header": Var(np.array([1, 4, 0, 0])),
+        "new_rows": Var(np.array([[8, 7], [2, 8]])), "base": 7, "begun": 6, "pinned": 1,
+        "min_count": 2, "eviction": "lru", "max_age": 0, "seed": 0},
     "field_rows": {"ids": np.array([[-1, 5], [7, 8]]), "num_rows": [2, 7]},
     "find_keys": {"known": np.arange(5), "keys": np.arange(-1, 6)},
     "gather_dot": {"table": TABLE, "positions": np.zeros((2, 3), np.int64), "vectors": TABLE[:1]},

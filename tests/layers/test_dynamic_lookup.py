@@ -5,9 +5,10 @@ import pytest
 import tensorflow as tf
 
 from tests.pairwise import pairwise
-from twml_ops import core, distribute, export, layers, optimizers, placement
+from twml_ops import core, distribute, export, layers, ops, optimizers, placement
 from twml_ops._keras import KERAS_3
 from twml_ops.ops._tape import tf_variable
+from twml_ops.ops.dynamic_lookup import shared_dynamic_lookup
 from twml_ops.tpu.table_layers import table_layers
 
 UNITS = 3
@@ -93,6 +94,34 @@ def test_the_rows_are_those_of_the_core(eviction):
         np.testing.assert_array_equal(layer(x, training=True).values, rows)
     for variable, expected in zip(layer.get_weights(), state.values(), strict=True):
         np.testing.assert_array_equal(variable, expected)
+
+
+def test_shared_lookups_keep_the_rows_of_new_ids_until_they_have_begun_anew():
+    """A row that gets another id meanwhile is kept once, with its last number."""
+    base, capacity = 10**18, 12
+    alone, shared = (layers.DynamicLookup(capacity) for _ in range(2))
+    for layer in (alone, shared):
+        layer(tf.zeros([0, 1], tf.int64))
+    state, of_shared = ([tf_variable(v) for v in x.weights] for x in (alone, shared))
+    new_rows = tf.Variable([[base, base]], shape=[None, 2], dtype=tf.int64)
+    kept, begun = {}, base
+    for number, (x, _) in enumerate(zipf_batches(rows=4), base + 1):
+        ids = x.values[:10]
+        want, reset = ops.dynamic_lookup(ids, state, True)
+        rows, recent = shared_dynamic_lookup(ids, of_shared, new_rows, base, begun)
+        np.testing.assert_array_equal(rows, want)
+        kept = {row: given for row, given in kept.items() if given > begun}
+        kept |= dict.fromkeys(reset.numpy().tolist(), number)
+        assert recent[0].numpy().tolist() == [number, base]
+        assert len(recent) == 1 + len(kept)
+        assert dict(recent[1:].numpy().tolist()) == kept
+        np.testing.assert_array_equal(new_rows, recent)
+        begun = number - number % 3
+    before = [v.numpy() for v in (*of_shared, new_rows)]
+    with pytest.raises(tf.errors.FailedPreconditionError, match="restored since base was read"):
+        shared_dynamic_lookup([1, 2], of_shared, new_rows, base + 1, begun)
+    for a, b in zip(before, (*of_shared, new_rows), strict=True):
+        np.testing.assert_array_equal(a, b)
 
 
 def test_inference_changes_nothing():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import partial, reduce
 from typing import Any, ClassVar
 
 import tensorflow as tf
@@ -73,7 +73,36 @@ class FeatureNorm(tf.keras.layers.Layer):
             after: For each part, the state after this part alone.
 
         Returns:
-            The state after the whole batch.
+            The state after the whole batch. A part that has left the state of a feature as it was
+            counts as one without the feature.
+        """
+        parts = [self.state_of_batch(before, each) for each in after]
+        return self.state_with(before, reduce(self.join_batches, parts))
+
+    def state_of_batch(self, before: tf.Tensor, after: tf.Tensor) -> tf.Tensor:
+        """What a batch alone has added to the state, for `state_with`.
+
+        Args:
+            before: The state before the batch.
+            after: The state after it.
+        """
+        raise NotImplementedError
+
+    def join_batches(self, one: tf.Tensor, other: tf.Tensor) -> tf.Tensor:
+        """What two batches together add to the state.
+
+        Args:
+            one: What `state_of_batch` has returned for the first.
+            other: The same for the second.
+        """
+        raise NotImplementedError
+
+    def state_with(self, state: tf.Tensor, of_batch: tf.Tensor) -> tf.Tensor:
+        """The state after a batch.
+
+        Args:
+            state: The state before it, which need not be the one that `state_of_batch` was given.
+            of_batch: What `state_of_batch` has returned.
         """
         raise NotImplementedError
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, Literal
 
 import tensorflow as tf
@@ -87,22 +87,29 @@ class MaxNorm(FeatureNorm):
         for other in others:
             self.max_abs.assign(tf.maximum(tf.convert_to_tensor(self.max_abs), other.max_abs))
 
-    def joined_state(self, before: tf.Tensor, after: Sequence[tf.Tensor]) -> tf.Tensor:
-        """M after a batch whose parts other processes have seen.
+    def state_of_batch(self, before: tf.Tensor, after: tf.Tensor) -> tf.Tensor:
+        """The largest |v| of the features of a batch; see `FeatureNorm.state_of_batch`.
 
         Args:
             before: m before the batch, [N].
-            after: For each part, m after this part alone.
+            after: m after it.
 
         Returns:
-            m after the whole batch. A part that has left m of a feature as it was counts as one
-            without the feature.
+            [N]; 0 where m has only decayed, and -1 where it was left as it was.
         """
-        lowest = tf.fill(tf.shape(before), tf.constant(-1.0, before.dtype))
-        largest = lowest
-        for each in after:  # with decay, m of a part that has the feature may be smaller
-            largest = tf.maximum(largest, tf.where(tf.equal(each, before), lowest, each))
-        return tf.where(largest < 0, before, largest)
+        largest = tf.where(after > self._decayed(before), after, tf.zeros_like(after))
+        return tf.where(tf.equal(after, before), -tf.ones_like(after), largest)
+
+    def join_batches(self, one: tf.Tensor, other: tf.Tensor) -> tf.Tensor:
+        """See `FeatureNorm.join_batches`."""
+        return tf.maximum(one, other)
+
+    def state_with(self, state: tf.Tensor, of_batch: tf.Tensor) -> tf.Tensor:
+        """See `FeatureNorm.state_with`."""
+        return tf.where(of_batch < 0, state, tf.maximum(self._decayed(state), of_batch))
+
+    def _decayed(self, state: tf.Tensor) -> tf.Tensor:
+        return state * tf.constant(self.decay, state.dtype)
 
     def get_config(self) -> dict[str, Any]:
         """The constructor's arguments."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, Literal
 
 import tensorflow as tf
@@ -86,41 +86,50 @@ class OnlineStandardize(FeatureNorm):
         """
         self._check_mergeable(others)
         for other in others:
-            a, b = (tf.convert_to_tensor(m) for m in (self.moments, other.moments))
-            (count_a, mean_a, m2_a), (count_b, mean_b, m2_b) = (
-                tf.unstack(m, axis=1) for m in (a, b)
+            joined = self.join_batches(
+                tf.convert_to_tensor(self.moments), tf.convert_to_tensor(other.moments)
             )
-            count, delta = count_a + count_b, mean_b - mean_a
-            share = tf.math.divide_no_nan(count_b, count)
-            mean = mean_a + delta * share
-            m2 = m2_a + m2_b + delta * delta * count_a * share
-            self.moments.assign(tf.stack([count, mean, m2], axis=1))
+            self.moments.assign(joined)
 
-    def joined_state(self, before: tf.Tensor, after: Sequence[tf.Tensor]) -> tf.Tensor:
-        """The moments after a batch whose parts other processes have seen.
+    def state_of_batch(self, before: tf.Tensor, after: tf.Tensor) -> tf.Tensor:
+        """The moments of the values of a batch; see `FeatureNorm.state_of_batch`.
 
         Args:
             before: The moments before the batch, float64 [N, 3].
-            after: For each part, the moments after this part alone.
+            after: The moments after it.
 
         Returns:
-            The moments after the whole batch, by the formulas of `merge`: what the parts add is
-            summed about the mean before the batch.
+            float64 [N, 3]; zeros where the moments were left as they were. By the formulas of
+            `merge`, with sums about the mean before the batch.
         """
-        seen = [tf.reduce_any(tf.not_equal(a, before), axis=1) for a in after]
-        origin = before[:, 1]
-        decay = tf.cast(tf.constant(self.decay, tf.float32), before.dtype)  # as the op has it
-        old_count, old_m2 = before[:, 0] * decay, before[:, 2] * decay
-        count, first, second = old_count, tf.zeros_like(origin), old_m2
-        for each, has_values in zip(after, seen, strict=True):
-            n, mean, m2 = tf.unstack(each, axis=1)
-            delta, zero = mean - origin, tf.zeros_like(n)
-            count += tf.where(has_values, n - old_count, zero)
-            first += tf.where(has_values, n * delta, zero)
-            second += tf.where(has_values, m2 - old_m2 + n * delta * delta, zero)
-        shift = tf.math.divide_no_nan(first, count)
-        joined = tf.stack([count, origin + shift, tf.maximum(second - first * shift, 0.0)], axis=1)
-        return tf.where(tf.reduce_any(seen, axis=0)[:, None], joined, before)
+        old_count, origin, old_m2 = tf.unstack(self._decayed(before), axis=1)
+        count, mean, m2 = tf.unstack(after, axis=1)
+        delta, own = mean - origin, count - old_count
+        shift = tf.math.divide_no_nan(count * delta, own)
+        own_m2 = tf.maximum(m2 - old_m2 + count * delta * (delta - shift), 0.0)
+        moments = tf.stack([own, origin + shift, own_m2], axis=1)
+        is_seen = tf.reduce_any(tf.not_equal(after, before), axis=1, keepdims=True)
+        return tf.where(is_seen, moments, tf.zeros_like(moments))
+
+    def join_batches(self, one: tf.Tensor, other: tf.Tensor) -> tf.Tensor:
+        """The moments of the values of two batches; see `FeatureNorm.join_batches`."""
+        (count_a, mean_a, m2_a), (count_b, mean_b, m2_b) = (
+            tf.unstack(m, axis=1) for m in (one, other)
+        )
+        count, delta = count_a + count_b, mean_b - mean_a
+        share = tf.math.divide_no_nan(count_b, count)
+        mean = mean_a + delta * share
+        m2 = m2_a + m2_b + delta * delta * count_a * share
+        return tf.stack([count, mean, m2], axis=1)
+
+    def state_with(self, state: tf.Tensor, of_batch: tf.Tensor) -> tf.Tensor:
+        """See `FeatureNorm.state_with`."""
+        is_seen = of_batch[:, :1] > 0
+        return tf.where(is_seen, self.join_batches(self._decayed(state), of_batch), state)
+
+    def _decayed(self, state: tf.Tensor) -> tf.Tensor:
+        decay = tf.cast(tf.constant(self.decay, tf.float32), state.dtype)  # as the op has it
+        return state * tf.stack([decay, tf.ones_like(decay), decay])
 
     def get_config(self) -> dict[str, Any]:
         """The constructor's arguments."""

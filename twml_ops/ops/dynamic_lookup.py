@@ -61,4 +61,58 @@ def dynamic_lookup(
     return rows, reset
 
 
+def shared_dynamic_lookup(
+    ids: Any,
+    state: Sequence[tf.Variable],
+    new_rows: tf.Variable,
+    base: Any,
+    begun: Any,
+    *,
+    min_count: int = 1,
+    eviction: Eviction = "lru",
+    max_age: int = 0,
+    pinned: Any = 1,
+    seed: int = 0,
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """`dynamic_lookup` in training, of several processes that do not wait for each other.
+
+    Lookups have numbers: `base` plus the number of lookups so far. A row that got a new id is kept,
+    with the number of the lookup in which it did, until a process says that the row has begun anew
+    wherever it is.
+
+    Args:
+        ids: int64 [K], any integers.
+        state: as of `dynamic_lookup`.
+        new_rows: variable int64 [1 + E, 2]: the number of the last lookup and `base`, then each row
+            with a new id and its number. It changes together with `state`.
+        base: int64 scalar: what `new_rows` has.
+        begun: int64 scalar: the rows of all lookups up to this number have begun anew.
+        min_count: as of `dynamic_lookup`.
+        eviction: as of `dynamic_lookup`.
+        max_age: as of `dynamic_lookup`.
+        pinned: as of `dynamic_lookup`.
+        seed: as of `dynamic_lookup`.
+
+    Returns:
+        (rows int64 [K], int64 [1 + E, 2]): the row of each id, and the new value of `new_rows`.
+
+    Raises:
+        tf.errors.FailedPreconditionError: `new_rows` has another base. Nothing is changed.
+        tf.errors.InvalidArgumentError: the state has other shapes. Nothing is changed.
+    """
+    rows, recent = library.twml_shared_dynamic_lookup(
+        ids,
+        *(variable.handle for variable in (*state, new_rows)),
+        base,
+        begun,
+        tf.cast(pinned, tf.int64),
+        min_count=min_count,
+        eviction=eviction,
+        max_age=max_age,
+        seed=seed,
+    )
+    return rows, recent
+
+
 tf.no_gradient("Twml>DynamicLookup")
+tf.no_gradient("Twml>SharedDynamicLookup")

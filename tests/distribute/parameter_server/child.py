@@ -7,7 +7,9 @@ from tests.distribute.parameter_server import (
     dynamic_child_tests,
     exchange_child_tests,
     exchange_every_child_tests,
+    layer_states_child_tests,
     plan_child_tests,
+    shared_rows_child_tests,
     training_child_tests,
 )
 from tests.distribute.parameter_server.trainers import SERVERS, WORKER, child_test
@@ -21,7 +23,9 @@ __all__ = [
     "dynamic_child_tests",
     "exchange_child_tests",
     "exchange_every_child_tests",
+    "layer_states_child_tests",
     "plan_child_tests",
+    "shared_rows_child_tests",
     "training_child_tests",
 ]
 

@@ -24,6 +24,7 @@ from twml_ops.checkpoint import CheckpointManager
 from twml_ops.core import Scorer
 from twml_ops.distribute.parameter_server import ChiefBuiltModel, SavedSlots, iter_checkpoints
 
+CLIPPED = partial(optimizers.SGD, 0.1, clipnorm=1.0)
 OPTIONS = {
     "lru": {},
     "admission": {"min_count": 3, "sketch_width": 64},
@@ -100,13 +101,14 @@ def rows_of_ids_by_row_differ_in_the_order_of_additions_only():
 @child_test
 def what_cannot_work_with_rows_of_ids_is_refused_before_a_server_has_a_value():
     for message, options in (
-        ('mode="sync" or one worker', {"cluster": TWO_WORKERS, "mode": "async"}),
+        ("without clipnorm", {"cluster": TWO_WORKERS, "mode": "async", "make": CLIPPED}),
         ("pipeline=False", {"pipeline": True}),
         ("exchange_every=1", {"exchange_every": 2}),
         ("kernel_regularizer None", {"build": partial(dynamic_model, kernel_regularizer="l2")}),
     ):
         options = {"build": dynamic_model, **options}
-        hybrid = trainer(optimizers.Adagrad(0.1), **options)
+        make = options.pop("make", partial(optimizers.Adagrad, 0.1))
+        hybrid = trainer(make(), **options)
         expect_error(ValueError, message, lambda hybrid=hybrid: hybrid.build(id_batches()[0]))
         assert hybrid.state is None
 

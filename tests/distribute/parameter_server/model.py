@@ -36,9 +36,10 @@ def model_with_states(changing=True):
     sums = RowSums()(inputs[1])
     fixed = tf.keras.layers.Dense(3, trainable=False, name="fixed")(sums)
     moving = tf.keras.layers.BatchNormalization(momentum=0.9, trainable=changing)(sums)
-    hidden = [fixed, moving, layers.SparseLinear(4, ROWS)(inputs)]
-    for norm in (layers.MaxNorm(ROWS), layers.OnlineStandardize(ROWS)) if changing else ():
-        hidden.append(layers.SparseLinear(4, ROWS, activation="relu")(norm(inputs)))
+    hidden = [fixed, moving, layers.SparseLinear(4, ROWS, name="table")(inputs)]
+    for norm in (layers.MaxNorm, layers.OnlineStandardize) if changing else ():
+        table = layers.SparseLinear(4, ROWS, activation="relu", name=f"of_{norm.__name__}")
+        hidden.append(table(norm(ROWS)(inputs)))
     joined = tf.keras.layers.Concatenate()(hidden)
     return tf.keras.Model(inputs, tf.keras.layers.Dense(1, activation="sigmoid")(joined))
 

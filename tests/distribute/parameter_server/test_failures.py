@@ -72,6 +72,12 @@ SCENARIOS = {
         **TWO_WITH_IDS, "kills": [[6, "worker", 1, 3], [12, "ps", 1, 3], [16, "worker", 0, 3]],
         "checkpoints": True, "checkpoint_every": 4, "timeout": 120, "limit": 1800,
     },
+    "rows of ids, asynchronous": {
+        "servers": 2, "workers": 3, "mode": "async", "steps": 400, "rows_of_ids": True, "uses": 2,
+        "partition_axis": "row", "steps_per_execution": 2,
+        "kills": [[60, "worker", 1], [120, "ps", 1, 3], [200, "worker", 0, 5], [300, "ps", 0, 7]],
+        "checkpoints": True, "checkpoint_every": 20, "timeout": 120, "limit": 1800,
+    },
     "no kills": {"steps": 20, **SYNCHRONOUS},
     "plan": {"steps": 8, **PLANNED},
     "plan, kills": {
@@ -219,6 +225,22 @@ def test_rows_of_ids_of_two_workers_have_the_same_bits_after_three_kills(outcome
     rows = [(a, b) for a, b in pairs if np.array(a).dtype.kind == "f"]
     assert rows
     assert all(a == b for a, b in rows)
+
+
+@pytest.mark.slow
+@pytest.mark.one_tf
+def test_rows_of_ids_of_asynchronous_workers_survive_four_kills(outcome):
+    """The state of the lookup is whole: each id has one row, which its index finds."""
+    killed = outcome("rows of ids, asynchronous")
+    assert "hang" not in killed
+    assert sum(d[2] == 9 for d in killed["deaths"]) == 4
+    assert killed["step"] >= 400
+    weights = [np.array(w) for w in killed["weights"]]
+    assert all(np.isfinite(w).all() for w in weights if w.dtype.kind == "f")
+    keys, last_used, _, index = [w for w in weights if w.dtype.kind == "i" and w.ndim == 1][:4]
+    used = np.flatnonzero(last_used)
+    assert len(set(keys[used])) == len(used) == len(keys) - 1
+    assert sorted(index[index >= 0]) == used.tolist()
 
 
 @pytest.mark.slow

@@ -1,5 +1,8 @@
 """What the tests in the child process share: its servers, trainers and models."""
 
+import contextlib
+import threading
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -30,6 +33,72 @@ def first_servers(count):
 
 TWO_WORKERS = ConnectedCluster(SERVERS[:2], [WORKER, "another:1"], "worker", 0)
 _runs = iter(range(1000))
+
+
+class SecondWorker(ConnectedCluster):
+    """The second worker, which is the same process as the first."""
+
+    own_device = TWO_WORKERS.own_device
+
+
+class Stop(tf.keras.layers.Layer):
+    """The identity, at which a step stops when it has its products, until `go` has an element."""
+
+    def __init__(self, **kwargs):
+        super().__init__(**kwargs)
+        self.arrived = threading.Semaphore(0)
+        self.go = tf.queue.FIFOQueue(100, [tf.float32], [[]])
+
+    def call(self, x, training=False):
+        @tf.custom_gradient
+        def identity(x):
+            arrived = tf.numpy_function(lambda x: (self.arrived.release(), x)[1], [x], x.dtype)
+            with tf.control_dependencies([arrived]):
+                y = x + self.go.dequeue()
+            return y, lambda upstream: upstream
+
+        return identity(x) if training else x
+
+    def compute_output_shape(self, input_shape):
+        return input_shape
+
+    def step_until_there(self, hybrid, batch):
+        """Begins a step in a thread, and returns the thread when the step has stopped here."""
+        while self.arrived.acquire(blocking=False):
+            pass
+        thread = threading.Thread(target=step_with, args=(hybrid, batch))
+        thread.start()
+        self.arrived.acquire()
+        return thread
+
+
+def asynchronous_workers(builds, make, batch, servers=2, **options):
+    """The trainers of two workers of one run in this process; `builds` make the model of each."""
+    options = {"mode": "async", "name": f"run{next(_runs)}", **options}
+    found = []
+    for i, (build, cluster) in enumerate(
+        zip(builds, (ConnectedCluster, SecondWorker), strict=True)
+    ):
+        member = cluster(SERVERS[:servers], [WORKER, "another:1"], "worker", i)
+        found.append(trainer(make(), servers, build, cluster=member, **options))
+        found[-1].build(batch)
+    return found
+
+
+class _DoneError(Exception):
+    pass
+
+
+def step_with(hybrid, *batches):
+    """A call of a worker, with one exchange; the run goes on only as long as all workers train."""
+
+    def end(step, loss):
+        raise _DoneError
+
+    done = hybrid.steps_done()
+    until = done + len(batches) * len(hybrid.cluster.workers)
+    with contextlib.suppress(_DoneError):
+        hybrid.fit(lambda _: list(batches), until, end, begin=done)
 
 
 def trainer(optimizer, servers=2, build=builder, loss="binary_crossentropy", **options):

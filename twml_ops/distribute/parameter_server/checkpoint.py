@@ -14,7 +14,7 @@ import errno
 import os
 import secrets
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
@@ -32,6 +32,7 @@ from twml_ops.ops._tape import tf_variable
 
 IDS = "@ids"
 MEAN = "@mean"
+NEW_ROWS = "@new"
 DENSE = "dense"
 LOOKUP = "lookup"
 MAX_TO_KEEP = 2
@@ -126,19 +127,23 @@ def _write(
         return bool(names_in_chain(folder.parent / name))
 
     base = None if changes is None else changes.begin(is_there)
-    by_device = _table_variables(state)
+    by_device = _parts_by_device(state)
     by_rows: list[str] = []
-    for device, variables in by_device.items():
-        tensors = {name: v.value() for name, v in variables.items()}
-        if changes is not None:
-            tensors = _changed_tensors(variables, changes, base, by_rows)
-        for i, parts in enumerate(means):
-            tensors |= {name_of_mean(i): m.value() for m in parts if m.device == device}
+    # Before all parts of tables, so that a part is never older than what a lookup says of its rows.
+    lookups = _tensors_of_lookups(state)
+    for device, parts in by_device.items():
+        tensors: dict[str, tf.Tensor] = {}
+        for part in parts:
+            tensors |= _tensors_of_part(part, lookups.recent, changes, base, by_rows)
+        tensors |= lookups.tensors.get(device, {})
+        for i, of_parts in enumerate(means):
+            tensors |= {name_of_mean(i): m.value() for m in of_parts if m.device == device}
         with tf.device(device):
             _write_bundle(folder / _file_of(state, device), tensors)
     # All ops were sent before, so that the servers write in parallel.
-    for variables in by_device.values():
-        next(iter(variables.values())).wait()
+    for marker in state.markers:
+        if marker.device in by_device:
+            marker.wait()
     dense = {n: tf.identity(v.numpy()) for n, v in dense_variables(state).items()}
     if dense:
         of_dense = averages.dense if averages is not None and snapshots else {}
@@ -155,6 +160,7 @@ def _write(
         "servers": len(state.devices),
         "snapshots": snapshots,
         "by_rows": sorted(set(by_rows)) if base is not None else [],
+        "new_rows": [i for i, t in enumerate(state.tables) if _is_shared(t)],
     }
     state.worker_token.check()
     return writer.commit(*number, {SHARDS: shards, FACTS: dict(facts)}, base)
@@ -169,46 +175,86 @@ def _write_bundle(prefix: Location, tensors: Mapping[str, tf.Tensor]) -> None:
     )
 
 
-def _table_variables(state: RunState) -> dict[str, dict[str, RemoteVariable]]:
-    """Returns the shards, slots and lookups of each server: device -> name -> variable."""
-    result: dict[str, dict[str, RemoteVariable]] = {}
+class _Part(NamedTuple):
+    """A part of a table, and the variables of it, the shard first, by their names in files."""
+
+    table: RemoteTable
+    number: int
+    variables: dict[str, RemoteVariable]
+
+
+class _Lookups(NamedTuple):
+    """The values of lookups by device and name, and `SharedRows.recent` of asynchronous workers."""
+
+    tensors: dict[str, dict[str, tf.Tensor]]
+    recent: dict[int, tf.Tensor]
+
+
+def _parts_by_device(state: RunState) -> dict[str, list[_Part]]:
+    """Returns the parts of tables of each server that has parts or lookups."""
+    result: dict[str, list[_Part]] = {}
     for i, table in enumerate(state.tables):
-        optimizer = optimizer_of(state.optimizer, table)
-        for shard, slots in zip(table.shards, table.slots, strict=True):
-            variables = result.setdefault(shard.device, {})
-            variables[f"{i}"] = shard
-            names = optimizer.update_rule.slot_names
-            variables.update({f"{i}/{s}": v for s, v in zip(names, slots, strict=True)})
+        names = optimizer_of(state.optimizer, table).update_rule.slot_names
+        for number, (shard, slots) in enumerate(zip(table.shards, table.slots, strict=True)):
+            variables = {f"{i}": shard}
+            variables |= {f"{i}/{s}": v for s, v in zip(names, slots, strict=True)}
+            result.setdefault(shard.device, []).append(_Part(table, number, variables))
     for lookup in state.lookups:
-        for name, variable in lookup.variables.items():
-            variables = result.setdefault(variable.device, {})
-            variables[name_of_lookup(lookup.number, name)] = variable
+        result.setdefault(lookup.variables["header"].device, [])
     return result
 
 
-def _changed_tensors(
-    variables: dict[str, RemoteVariable],
-    changes: ChangedRows,
+def _is_shared(table: RemoteTable) -> bool:
+    """Tells whether asynchronous workers may give rows of a table to ids meanwhile."""
+    return table.lookup is not None and table.lookup.shared is not None
+
+
+def _tensors_of_lookups(state: RunState) -> _Lookups:
+    found = _Lookups({}, {})
+    for lookup in state.lookups:
+        number, variables = lookup.number, lookup.variables
+        if lookup.shared is None:
+            values = {name: v.value() for name, v in variables.items()}
+        else:
+            values, found.recent[number] = lookup.shared.snapshot_of_lookup(variables)
+        of_device = found.tensors.setdefault(variables["header"].device, {})
+        of_device |= {name_of_lookup(number, name): value for name, value in values.items()}
+    return found
+
+
+def _tensors_of_part(
+    part: _Part,
+    recent: Mapping[int, tf.Tensor],
+    changes: ChangedRows | None,
     base: str | None,
     by_rows: list[str],
 ) -> dict[str, tf.Tensor]:
-    """Returns what a checkpoint has of the shards of one server.
+    """Returns what a checkpoint has of a part.
 
     Adds the names of the tensors that consist of some rows only to `by_rows`.
     """
-    tensors = {n: v.value() for n, v in variables.items() if n.startswith(LOOKUP)}
-    for name, shard in variables.items():
-        if "/" in name:
-            continue
-        slots = {n: v for n, v in variables.items() if n.startswith(f"{name}/")}
-        group = {name: shard}
-        group |= {n: v for n, v in slots.items() if v.shape.rank and v.shape[0] == shard.shape[0]}
-        ids, rows = changes.take(list(group.values()))
-        tensors |= dict(zip(group, rows, strict=True))
-        tensors |= {n: v.value() for n, v in slots.items() if n not in group}
-        if base is not None:
-            tensors[name_of_ids(name)] = ids
-            by_rows += group
+    variables, name = part.variables, next(iter(part.variables))
+    shard, tensors = variables[name], dict[str, tf.Tensor]()
+
+    def read_at_once(read: Callable[[], Any]) -> Any:
+        if not _is_shared(part.table):
+            return read()
+        lookup = part.table.lookup
+        known = recent[lookup.number]
+        rows, found = lookup.shared.snapshot_of_part(part.table, part.number, known, read)
+        tensors[name_of_new_rows(name)] = rows
+        return found
+
+    if changes is None:
+        values = read_at_once(lambda: [v.value() for v in variables.values()])
+        return tensors | dict(zip(variables, values, strict=True))
+    group = {n: v for n, v in variables.items() if v.shape.rank and v.shape[0] == shard.shape[0]}
+    ids, rows = changes.take(list(group.values()), read_at_once)
+    tensors |= dict(zip(group, rows, strict=True))
+    tensors |= {n: v.value() for n, v in variables.items() if n not in group}
+    if base is not None:
+        tensors[name_of_ids(name)] = ids
+        by_rows += group
     return tensors
 
 
@@ -224,6 +270,11 @@ def name_of_mean(number: int) -> str:
 def name_of_lookup(number: int, name: str) -> str:
     """Returns the name of the tensor with a variable of a lookup."""
     return f"{LOOKUP}/{number}/{name}"
+
+
+def name_of_new_rows(name: str) -> str:
+    """Returns the name of the tensor with the rows of a table that begin anew when it is read."""
+    return name + NEW_ROWS
 
 
 def name_of_ids(name: str) -> str:
@@ -308,23 +359,30 @@ class ChangedRows:
         self._has_base = base is not None
         return base
 
-    def take(self, variables: Sequence[RemoteVariable]) -> tuple[tf.Tensor, list[tf.Tensor]]:
+    def take(
+        self, variables: Sequence[RemoteVariable], read: Callable[[Callable[[], Any]], Any]
+    ) -> tuple[tf.Tensor, list[tf.Tensor]]:
         """Copies the changed rows of a shard and its slots, on its server.
 
         Args:
             variables: The shard, and the slots that have a row for each row of the shard.
+            read: Calls a function that reads the variables, and returns the result.
 
         Returns:
             The numbers of the rows, int64 [C], and for each variable [C, ...]. If the checkpoint
             has no base, all rows.
         """
         shard = variables[0]
-        with tf.device(shard.device):
-            ids, everything, interval, rows = library.loaded.twml_take_changed_rows(
+
+        def copy() -> Any:
+            return library.loaded.twml_take_changed_rows(
                 [v.handle for v in variables],
                 tf.constant(self._next_consumer, tf.int64),
                 dtypes=[v.dtype for v in variables],
             )
+
+        with tf.device(shard.device):
+            ids, everything, interval, rows = read(copy)
             # Without ids if all rows changed. A branch would wait for the server.
             count = tf.constant(int(shard.shape[0]), tf.int64) * tf.cast(everything, tf.int64)
             zero, one = tf.constant(0, tf.int64), tf.constant(1, tf.int64)

@@ -12,10 +12,13 @@ are the ones of a process that looks up the parts of the batch in this order. Ea
 numbers of all rows that got a new id since the last update, also from a worker before it, whose
 message may arrive later. Nothing updates a row in between, so that it may begin anew twice. While
 the leader writes a checkpoint between two steps, no other worker can change the rows.
+
+Asynchronous workers look up at any time; see `shared_rows`.
 """
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
@@ -23,6 +26,8 @@ import numpy as np
 import tensorflow as tf
 
 from twml_ops import ops
+from twml_ops.distribute.parameter_server import encoding
+from twml_ops.distribute.parameter_server.shared_rows import SharedRows
 from twml_ops.distribute.parameter_server.tables import RemoteTable, RemoteVariable
 from twml_ops.distribute.parameter_server.transport import Link
 from twml_ops.ops._library import library
@@ -33,24 +38,24 @@ StateSpecs = Mapping[str, tuple[tuple[int, ...], str, int]]
 _UPDATED_AT = "updated_at"
 
 
-def check_options(workers: int, mode: str, pipeline: bool, exchange_every: int) -> None:
+def check_options(workers: int, pipeline: bool, exchange_every: int, clips_by_norm: bool) -> None:
     """Checks the options of a trainer whose model gives rows to ids.
 
     Args:
-        workers: The number of workers.
-        mode: See `HybridTrainer`.
+        workers: The number of workers that do not wait for each other.
         pipeline: See `HybridTrainer`.
         exchange_every: See `HybridTrainer`.
+        clips_by_norm: Whether the optimizer clips gradients by their norm.
 
     Raises:
         ValueError: An option is not possible with such a model.
     """
     model = "a model with a DynamicSparseLinear or DynamicLookup layer, which gives rows to ids,"
-    if workers > 1 and mode != "sync":
+    if workers > 1 and clips_by_norm:
         raise ValueError(
-            f'{model} needs mode="sync" or one worker, got mode="{mode}" and {workers} workers: a '
-            "row could get another id while the gradient of a worker is on its way; use hashed ids "
-            "(models.HashedIds) there"
+            f"{model} needs an optimizer without clipnorm and global_clipnorm, or one worker, or "
+            f"synchronous ones, got {workers} workers that do not wait for each other: a row could "
+            "get another id while the norm of its gradient is on its way"
         )
     if pipeline:
         raise ValueError(
@@ -86,6 +91,8 @@ class RemoteLookup:
     Attributes:
         capacity: The number of rows.
         table: The table whose rows begin anew when they get a new id; None: there is none.
+        calls: How often the model calls the layer.
+        shared: What several asynchronous workers know of the rows; None: there are no such workers.
         variables: The variables by name, the ones of `specs` first; none before `create`.
     """
 
@@ -99,6 +106,8 @@ class RemoteLookup:
         self.number = number
         self.capacity = specs["keys"][0][0]
         self.table: RemoteTable | None = None
+        self.calls = 0
+        self.shared: SharedRows | None = None
         self.variables: dict[str, RemoteVariable] = {}
         self._specs = dict(specs)
         self._options = dict(options)
@@ -133,6 +142,15 @@ class RemoteLookup:
         """
         table.lookup, self.table = self, table
         self._initial_rows, self._updated_at = initial_rows, updated_at
+
+    def share(self, workers: int, device: str) -> None:
+        """Lets several workers look up ids at any time. Called before `create`.
+
+        Args:
+            workers: Their number.
+            device: The TensorFlow device of this worker.
+        """
+        self.shared = SharedRows(workers * max(1, self.calls), device)
 
     def describe(self) -> dict[str, list[int]]:
         """Returns the shape of each variable of the state, as JSON has it."""
@@ -172,11 +190,15 @@ class RemoteLookup:
                 RemoteVariable(name, [rows, shard.shape[1]], dtype, shard.device)
                 for shard in self.table.shards
             ]
+        if self.shared is not None:
+            shards = [] if self.table is None else self.table.shards
+            self.shared.create(f"{prefix}/lookup/{self.number}", device, shards)
 
     def all_variables(self) -> list[RemoteVariable]:
         """Returns all variables on servers."""
         new_rows = [] if self._new_rows is None else [self._new_rows]
-        return [*self.variables.values(), *self._copies, *new_rows]
+        shared = [] if self.shared is None else self.shared.variables()
+        return [*self.variables.values(), *self._copies, *new_rows, *shared]
 
     def initialize(self) -> None:
         """Assigns the values of `load`, or the ones of a lookup that has seen no id."""
@@ -199,6 +221,8 @@ class RemoteLookup:
     def push_initial_rows(self) -> None:
         """Copies the initial rows of this process to all servers, on which no row is new."""
         self._clear_new_rows()
+        if self.shared is not None:
+            self.shared.open()
         if self.table is None:
             return
         value = tf_variable(self._initial_rows).read_value()
@@ -251,10 +275,19 @@ class RemoteLookup:
 
         Returns:
             The rows int64 [K], and the rows that got a new id, int64 [E], on the worker; None
-            without training. With several workers these are all since the last update.
+            without training. With several workers these are all since the last update, and with
+            asynchronous ones what `SharedRows.look_up` returns.
         """
         header, updated_at = self.variables["header"], self.variables[_UPDATED_AT]
         options = dict(self._options)
+        state = [self.variables[name] for name in self._specs]
+        if self.shared is not None and training is not False:
+            sent, begun = link.to_server([ids, self.shared.begun()])
+            rows, recent = self.shared.look_up(sent, begun, state, options)
+            with tf.device(link.server):
+                rows = tf.cast(rows, tf.int32)
+            rows, recent = link.to_worker([rows, recent])
+            return tf.reshape(tf.cast(rows, tf.int64), tf.shape(ids)), recent
         (sent,) = link.to_server([ids])
         turns = None if training is False else turns
         turn: list[tf.Operation] = []
@@ -265,7 +298,6 @@ class RemoteLookup:
             if training is not False and self.table is not None:
                 since = header.value()[0] + tf.constant(1, tf.int64) - updated_at.value()
                 pinned = tf.maximum(since, pinned)
-            state = [self.variables[name] for name in self._specs]
             rows, reset = ops.dynamic_lookup(sent, state, training, pinned=pinned, **options)
             if turns is not None:
                 self._done.append(rows.op)
@@ -300,28 +332,108 @@ class RemoteLookup:
             tf.raw_ops.AssignVariableOp(resource=self._new_rows.handle, value=none)
         self._new_rows.wait()
 
-    def begin_rows(self, part: int, rows: tf.Tensor) -> None:
+    def begin_rows(self, part: int, new_rows: tf.Tensor) -> tf.Tensor | None:
         """Sets rows of a part of the table and of its slots to their initial values.
 
         Args:
             part: The number of the part.
-            rows: int64 [E], numbers of rows of the whole table, on the server of the part.
+            new_rows: What `find` has returned, on the server of the part.
+
+        Returns:
+            The number of the lookup, for `of_known_rows`; None without asynchronous workers.
         """
         table = self.table
         assert table is not None
-        shard, count = table.shards[part], table.division.row_parts
-        with tf.device(shard.device):
-            if count > 1:
-                own = tf.equal(rows % count, table.division.row_part(part))
-                rows = tf.boolean_mask(rows, own)
-            of_shard = rows // count if count > 1 else rows
-            copy = self._copies[part]
-            initial = tf.gather(copy.value(), rows % tf.constant(copy.shape[0], tf.int64))
-            _scatter(shard, of_shard, initial)
-            for slot, value in zip(table.slots[part], self._initial_slots, strict=True):
-                shape = tf.concat([tf.shape(of_shard), slot.shape[1:].as_list()], axis=0)
-                _scatter(slot, of_shard, tf.fill(shape, tf.cast(value, slot.dtype)))
-            library.twml_mark_changed_rows(shard.handle, of_shard, all=False)
+        with tf.device(table.shards[part].device):
+            if self.shared is None:
+                self._set_rows(part, self._rows_of_part(part, new_rows)[0])
+                return None
+            recent = tf.reshape(new_rows, [-1, 2])
+            rows, numbers = self._rows_of_part(part, recent[1:, 0], recent[1:, 1])
+            with self.shared.section(part, [rows, numbers]):
+                newer = self.shared.newer(part, rows, numbers)
+                self._set_rows(part, *(tf.boolean_mask(t, newer) for t in (rows, numbers)))
+            return recent[0, 0]
+
+    def begin_saved_rows(self, rows: Any) -> None:
+        """Sets rows of a table that was restored to their initial values.
+
+        Args:
+            rows: int64 [E], numbers of rows of the whole table, on this process.
+        """
+        assert self.table is not None
+        for part, shard in enumerate(self.table.shards):
+
+            def begin(part: int = part, device: str = shard.device) -> None:
+                with tf.device(device):
+                    self._set_rows(part, self._rows_of_part(part, tf.constant(rows))[0])
+
+            tf.function(begin, autograph=False).get_concrete_function()()
+            shard.wait()
+
+    def initial_rows_of(self, rows: tf.Tensor) -> tf.Tensor:
+        """Returns the initial values of rows, from the weight of the layer.
+
+        Args:
+            rows: int64 [E].
+        """
+        initial = tf_variable(self._initial_rows).read_value()
+        return tf.gather(initial, rows % tf.constant(initial.shape[0], tf.int64))
+
+    def section(self, part: int, after: Sequence[tf.Tensor]) -> Any:
+        """Returns a context for the update of a part; see `SharedRows.section`."""
+        if self.shared is None:
+            return contextlib.nullcontext()
+        return self.shared.section(part, after)
+
+    def of_known_rows(
+        self, part: int, entries: encoding.ShardEntries, number: tf.Tensor | None, binary: bool
+    ) -> encoding.ShardEntries:
+        """Returns the entries whose rows still have the ids of the batch.
+
+        Args:
+            part: The number of the part.
+            entries: Entries of the batch, on the server of the part.
+            number: What `begin_rows` has returned.
+            binary: Whether the entries have no values.
+        """
+        if self.shared is None or number is None:
+            return entries
+        return self.shared.without_evicted(part, entries, number, binary)
+
+    def _rows_of_part(self, part: int, rows: tf.Tensor, *others: tf.Tensor) -> list[tf.Tensor]:
+        """Returns the rows of the whole table that a part has, as rows of the part, and others."""
+        assert self.table is not None
+        division = self.table.division
+        count = division.row_parts
+        if count == 1:
+            return [rows, *others]
+        own = tf.equal(rows % count, division.row_part(part))
+        rows, *kept = (tf.boolean_mask(t, own) for t in (rows, *others))
+        return [rows // count, *kept]
+
+    def _set_rows(self, part: int, rows: tf.Tensor, numbers: tf.Tensor | None = None) -> None:
+        """Sets rows of a part and of its slots on its server, and the numbers of the rows if any.
+
+        The numbers last: until then another worker lets the rows begin anew. But before the product
+        with the shard, which waits for all that writes or marks it.
+        """
+        table = self.table
+        assert table is not None
+        shard, copy = table.shards[part], self._copies[part]
+        division = table.division
+        of_table = rows * division.row_parts + division.row_part(part)
+        initial = tf.gather(copy.value(), of_table % tf.constant(copy.shape[0], tf.int64))
+        written = [_scatter(shard, rows, initial)]
+        for slot, value in zip(table.slots[part], self._initial_slots, strict=True):
+            shape = tf.concat([tf.shape(rows), slot.shape[1:].as_list()], axis=0)
+            written.append(_scatter(slot, rows, tf.fill(shape, tf.cast(value, slot.dtype))))
+        noted = []
+        if self.shared is not None and numbers is not None:
+            with tf.control_dependencies(written):
+                noted.append(self.shared.set_numbers(part, rows, numbers))
+        with tf.control_dependencies(noted):
+            library.twml_mark_changed_rows(shard.handle, rows, all=False)
 
     def release(self) -> None:
         """Lets rows that were looked up so far get new ids, since the table has been updated."""
@@ -338,5 +450,5 @@ def turn_of(number: int) -> str:
     return f"turn/{number}"
 
 
-def _scatter(variable: RemoteVariable, rows: tf.Tensor, values: tf.Tensor) -> None:
-    tf.raw_ops.ResourceScatterUpdate(resource=variable.handle, indices=rows, updates=values)
+def _scatter(variable: RemoteVariable, rows: tf.Tensor, values: tf.Tensor) -> tf.Operation:
+    return tf.raw_ops.ResourceScatterUpdate(resource=variable.handle, indices=rows, updates=values)

@@ -149,7 +149,9 @@ class Exchange:
         tensors = [*(packed[key][part] for key, part in wanted), *(x.new_rows for x in begun)]
         messages = link.to_server(tensors)
         for product, rows in zip(begun, messages[len(wanted) :], strict=True):
-            product.table.lookup.begin_rows(product.part_on(p), rows)
+            part = product.part_on(p)
+            assert part is not None
+            product.lookups[part] = product.table.lookup.begin_rows(part, rows)
         for (each, num_rows), message in zip(wanted.items(), messages, strict=False):
             with tf.device(link.server):
                 sent[each] = message, encoding.decode_entries(message, num_rows)

@@ -129,6 +129,12 @@ class ParameterServerPlacement(placement.Placement):
         self.lookups.append(RemoteLookup(len(self.lookups), specs, options, self._look_up))
         return self.lookups[-1]
 
+    def forget_calls(self) -> None:
+        """Forgets the products and lookups that were asked for while the model was built."""
+        self.batch_sizes.clear()
+        for lookup in self.lookups:
+            lookup.calls = 0
+
     def read(self, variable: Any) -> tf.Tensor:
         """See `Placement.read`."""
         return variable.fetch()
@@ -172,6 +178,9 @@ class ParameterServerPlacement(placement.Placement):
                 lookup.pass_turn(self.turns)
             if prefetched is None and group is None and self.exchanges[-1].products:
                 self.exchanges[-1].determine_products()
+            for product in self._recorded:
+                if product.new_rows is not None and product.table.lookup.shared is not None:
+                    product.table.lookup.shared.confirm(product.new_rows, product.output)
             if values is not None and group is None:
                 values.request()
         finally:
@@ -235,6 +244,7 @@ class ParameterServerPlacement(placement.Placement):
     def _look_up(self, lookup: RemoteLookup, ids: tf.Tensor, training: Any) -> tf.Tensor:
         """Returns the rows of ids, for `RemoteLookup.rows`."""
         if not lookup.variables:  # the model is being built, or its shapes are inferred
+            lookup.calls += 1
             return tf.math.floormod(ids, tf.constant(lookup.capacity, tf.int64))
         self._determine_for([ids])
         links = self._links_here()

@@ -81,7 +81,9 @@ class TableProduct:
         binary: Whether the entries have no values.
         entries: The batch; None for a prefetched product.
         new_rows: int64 [E], the rows of the table that got a new id, which begin anew before the
-            product is computed; None: there are none.
+            product is computed, as `RemoteLookup.find` returns them; None: there are none.
+        lookups: For each part of the table that has been sent new rows, what
+            `RemoteLookup.begin_rows` has returned.
         messages: For each part of the table, the message with the entries, on its server; none if
             the table is in this process.
         shard_entries: For each part of the table, the entries in its message.
@@ -102,6 +104,7 @@ class TableProduct:
     binary: bool
     entries: CsrEntries | None = None
     new_rows: tf.Tensor | None = None
+    lookups: dict[int, tf.Tensor | None] = dataclasses.field(default_factory=dict)
     messages: list[tf.Tensor] = dataclasses.field(default_factory=list)
     shard_entries: list[encoding.ShardEntries] = dataclasses.field(default_factory=list)
     batches: list[TableProduct] = dataclasses.field(default_factory=list)

@@ -15,6 +15,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from twml_ops import placement
@@ -35,6 +36,7 @@ from twml_ops.distribute.parameter_server.checkpoint import (
     name_of_ids,
     name_of_lookup,
     name_of_mean,
+    name_of_new_rows,
     server_file,
 )
 from twml_ops.distribute.parameter_server.division import Division, divide_as_described
@@ -151,6 +153,8 @@ def restore(
             for variable in lookup.variables.values():
                 variable.wait()
             lookup.push_initial_rows()
+        for i, rows in chain.new_rows().items():
+            state.tables[i].lookup.begin_saved_rows(rows)
     step = checkpoint.manifest.step
     state.step.assign(tf.constant(step, tf.int64))
     state.snapshots.assign(tf.constant(snapshots, tf.int64))
@@ -237,8 +241,13 @@ def read_model(
                     for name, dtype in lookup.dtypes().items()
                 }
             )
+        new_rows = chain.new_rows()
     for v, value in zip(weights, values, strict=True):
         tf_variable(v).assign(value)
+    for i, rows in new_rows.items():
+        table = tables[i]
+        initial = tf.cast(table.lookup.initial_rows_of(tf.constant(rows)), table.dtype)
+        whole[table.name] = tf.tensor_scatter_nd_update(whole[table.name], rows[:, None], initial)
     return whole
 
 
@@ -290,6 +299,22 @@ class _Chain:
         file = server_file(number % self.servers, self.servers)
         (value,) = self.values(file, [name_of_lookup(number, name)], [dtype])
         return value
+
+    def new_rows(self) -> dict[int, Any]:
+        """Reads which rows of tables begin anew, since a part of theirs has them for other ids.
+
+        Returns:
+            By the number of the table, int64 [E] in ascending order.
+        """
+        found = {}
+        for i in self.shards.get("new_rows", []):
+            servers = divide_as_described(self.shards["tables"][i], self.servers).servers
+            by_part = [
+                self.values(server_file(s, self.servers), [name_of_new_rows(f"{i}")], [tf.int64])
+                for s in servers
+            ]
+            found[i] = np.unique(np.concatenate([rows.numpy() for (rows,) in by_part]))
+        return found
 
     def values(
         self, file: str, names: Sequence[str], dtypes: Sequence[tf.DType]

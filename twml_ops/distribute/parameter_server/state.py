@@ -16,7 +16,7 @@ import tensorflow as tf
 from twml_ops.distribute.parameter_server.cluster import Cluster, ClusterError
 from twml_ops.distribute.parameter_server.division import Division, divide
 from twml_ops.distribute.parameter_server.dynamic_rows import RemoteLookup
-from twml_ops.distribute.parameter_server.tables import RemoteTable, RemoteVariable
+from twml_ops.distribute.parameter_server.tables import RemoteLock, RemoteTable, RemoteVariable
 from twml_ops.distribute.parameter_server.worker_token import WorkerToken
 from twml_ops.ops._tape import tf_variable
 from twml_ops.planning import WAYS, ShardedTable
@@ -52,6 +52,7 @@ class SharedVariable:
     Attributes:
         local: The weight in this process' model.
         remote: The copy on the server.
+        lock: A lock for changes of the copy that are not one op.
         trained: Whether an optimizer trains the weight.
         slots: The optimizer's slots on the server; none for a weight that is not trained.
     """
@@ -60,6 +61,7 @@ class SharedVariable:
         self.local = local
         shape, dtype = tuple(local.shape), tf.as_dtype(local.dtype)
         self.remote = RemoteVariable(f"{prefix}/dense/{index}", shape, dtype, device)
+        self.lock = RemoteLock(f"{prefix}/dense/{index}/lock", device)
         self.trained = optimizer is not None
         self.slots: list[RemoteVariable] = []
         self._initial_slots: list[float] = []
@@ -108,6 +110,7 @@ class RunState:
         joined: int64 [workers], how often each synchronous worker has joined a generation.
         snapshots: int64, the snapshots in the averages of the weights.
         worker_token: Tells servers which process is this worker of the run.
+        markers: int64, on each server: of which initialization or restore its values are.
         tables: The tables.
         lookups: The lookups of rows of ids.
         shared_variables: The dense weights on the servers; empty without `share_dense`.
@@ -149,7 +152,7 @@ class RunState:
         self._layout = RemoteVariable(
             f"{prefix}/layout", [len(self.tables), 2], tf.int32, self.devices[0]
         )
-        self._markers = [RemoteVariable(f"{prefix}/marker", [], tf.int64, d) for d in self.devices]
+        self.markers = [RemoteVariable(f"{prefix}/marker", [], tf.int64, d) for d in self.devices]
         self.trained = list(model.trainable_variables)
         self.shared_variables: list[SharedVariable] = []
         self.dense_weights = [v for v in model.weights if tf.as_dtype(v.dtype).is_floating]
@@ -162,7 +165,7 @@ class RunState:
 
     def marker(self) -> int:
         """Returns the marker of all servers; 0 if one has none or they differ."""
-        markers = {int(m.value().numpy()) if m.exists() else 0 for m in self._markers}
+        markers = {int(m.value().numpy()) if m.exists() else 0 for m in self.markers}
         return markers.pop() if len(markers) == 1 else 0
 
     def wait_for_marker(self, timeout: float) -> None:
@@ -235,7 +238,7 @@ class RunState:
         single = [self.step, self.generation, self.updating, self.worker_steps, self.joined]
         single += [self._layout, self.snapshots, *self._finished, *self._reached]
         lookups = [v for each in self.lookups for v in each.all_variables()]
-        return [*self._markers, *self.worker_token.variables, *single, *shared, *tables, *lookups]
+        return [*self.markers, *self.worker_token.variables, *single, *shared, *tables, *lookups]
 
     def set_updating(self, updating: bool) -> tf.Operation:
         """Notes that an update begins or has ended. Used in a graph.
@@ -252,13 +255,13 @@ class RunState:
 
     def invalidate(self) -> None:
         """Clears the markers, before the servers are initialized, so that no worker uses them."""
-        for marker in self._markers:
+        for marker in self.markers:
             marker.assign(tf.constant(0, tf.int64))
 
     def validate(self) -> None:
         """Sets the markers, after all servers are initialized."""
         marker = tf.constant(time.time_ns(), tf.int64)
-        for m in self._markers:
+        for m in self.markers:
             m.assign(marker)
 
     def create(self, divisions: Sequence[Division]) -> None:

@@ -18,7 +18,7 @@ from twml_ops.distribute.parameter_server.cluster import Cluster
 from twml_ops.distribute.parameter_server.exchange import Exchange, SharedValues
 from twml_ops.distribute.parameter_server.failures import RandomStates
 from twml_ops.distribute.parameter_server.flat_batches import Batch
-from twml_ops.distribute.parameter_server.layer_states import LayerStates
+from twml_ops.distribute.parameter_server.layer_states import LayerStates, StateChange
 from twml_ops.distribute.parameter_server.placement import ParameterServerPlacement
 from twml_ops.distribute.parameter_server.products import (
     StoredProducts,
@@ -200,21 +200,22 @@ class StepGraph:
         products: list[TableProduct] | None,
         values: SharedValues | None,
     ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-        states = None  # of layers, to which all synchronous workers contribute
-        if self.queues is not None and values is not None:
-            states = LayerStates(self.model, self.state.shared_variables, values)
+        states = self._layer_states(values)
         loss, products, gradients = self._backward(x, y, weights, products, values)
-        sent = gradients if self.queues is None else []  # the leader combines the others first
-        self._updates.send_gradients(number, self._updates.rates_and_steps(), sent)
+        after = [] if states is None else states.see_batch()
+        sent: list[Any] = []  # the leader of synchronous workers combines theirs first
+        changes: list[StateChange] = []
+        if self.queues is None:
+            sent, changes = gradients, [] if states is None else states.changes()
+        self._updates.send_gradients(number, self._updates.rates_and_steps(), sent, changes)
         used = [p for p in products if p.gradient is not None]
         by_server = self._updates.gradients_by_server(used)
         not_counted = tf.zeros([0], tf.int64)
         if self.queues is None:
-            self._updates.update(used, by_server, gradients)
+            self._updates.update(used, by_server, gradients, changes)
             return loss, self._count_step(number), self._count_own_step()
         num_rows = tf.cast(tf.shape(tf.nest.flatten(y)[0])[0], tf.float32)
         devices = self.cluster.devices
-        after = [] if states is None else states.after_batch()
         own = synchronous_workers.contributions_of(devices, by_server, gradients, num_rows, after)
         if self.queues.worker:
             return loss, self.queues.send_to_leader(own, number), not_counted
@@ -228,8 +229,8 @@ class StepGraph:
         with tf.control_dependencies([all_arrived]):
             joined = synchronous_workers.combine(devices, collected, by_server, gradients, after)
             if states is not None:
-                states.join(joined.states, joined.shares)
-            self._updates.update(used, joined.sparse, joined.gradients)
+                changes = states.join(joined.states, joined.shares)
+            self._updates.update(used, joined.sparse, joined.gradients, changes)
         with tf.control_dependencies([effects_so_far(devices[0])]):
             step = self._count_step(number)
         with tf.control_dependencies([step]):
@@ -251,12 +252,15 @@ class StepGraph:
         """
         scalars = self._updates.rates_and_steps()
         exchange = self.placement.exchange_of(products or (), values)
+        states = self._layer_states(values)
         in_front: list[bool] = []
         losses, dense = [], []
         for i, (x, y, weights) in enumerate(group):
             self._random_states.set(number + i)
             own = None if products is None else [p.batches[i] for p in products]
             loss, own, gradients = self._backward(x, y, weights, own, values, exchange)
+            if states is not None:
+                states.see_batch()
             in_front = in_front or self._in_front(own)
             now = [None if front else g for g, front in zip(gradients, in_front, strict=True)]
             self._updates.update_local(now)
@@ -270,15 +274,22 @@ class StepGraph:
             values.request()
         join_gradients(products)
         sums = [add_gradients(each) for each in zip(*dense, strict=True)]
-        self._updates.send_gradients(number, scalars, sums)
+        changes = [] if states is None else states.changes()
+        self._updates.send_gradients(number, scalars, sums, changes)
         used = [p for p in products if p.gradient is not None]
         self._updates.update_tables(used, self._updates.gradients_by_server(used))
         if self.state.shared_variables:
-            self._updates.update_on_servers(sums, len(group))
+            self._updates.update_on_servers(sums, len(group), changes=changes)
         else:
             late = [g if front else None for g, front in zip(sums, in_front, strict=True)]
             self._updates.update_in_front(late, len(group), scalars)
         return losses, self._count_step(number, len(group)), self._count_own_step(len(group))
+
+    def _layer_states(self, values: SharedValues | None) -> LayerStates | None:
+        """Returns the states of layers to which all workers contribute; None: one has them."""
+        if values is None:
+            return None
+        return LayerStates(self.model, self.state.shared_variables, values)
 
     def _in_front(self, products: list[TableProduct]) -> list[bool]:
         """Returns for each dense weight whether entries depend on it."""

@@ -1,6 +1,7 @@
 """Tables and variables on servers, and how whole tables are copied from and to them.
 
 A `RemoteVariable` is one variable on one server, which all processes share by its name. A
+`RemoteLock` is a lock on a server. A
 `RemoteTable` is a table of which servers have parts, one `RemoteVariable` each. A layer has it in
 place of its kernel. `copy_model_weights` copies a model with tables on servers to an ordinary one,
 and the reverse.
@@ -8,6 +9,7 @@ and the reverse.
 
 from __future__ import annotations
 
+import contextlib
 import operator
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -131,7 +133,7 @@ class RemoteVariable:
         return self._cast(tf.concat(parts, axis=0) if len(parts) > 1 else value)
 
     def _row_ranges(self) -> list[tuple[int, int]]:
-        if not self.shape.rank:
+        if not self.shape.rank or not self.shape.is_fully_defined():
             return []
         rows = self.shape[0]
         step = max(1, _MESSAGE_BYTES * rows // max(1, self.shape.num_elements() * 4))
@@ -161,6 +163,48 @@ def _to_tensor(
 
 
 tf.register_tensor_conversion_function(RemoteVariable, _to_tensor)
+
+
+class RemoteLock:
+    """A lock on a server, which all processes share by its name. Used in a graph.
+
+    TensorFlow orders the ops of a lock in a graph by its handle, so there must be only one.
+
+    Args:
+        name: The name, which is the same in all processes.
+        device: The TensorFlow device of the server.
+    """
+
+    def __init__(self, name: str, device: str) -> None:
+        self._device = device
+        with tf.init_scope(), tf.device(device):
+            self._handle = tf.raw_ops.MutexV2(shared_name=name, container="")
+
+    @contextlib.contextmanager
+    def held(self, after: Sequence[tf.Tensor] = ()) -> Iterator[None]:
+        """Holds the lock for the ops of the `with` block, which must all be on the server.
+
+        The lock is free again if the step fails.
+
+        Args:
+            after: Tensors on the server that the ops need. The lock is taken when they are there,
+                so that it is not held while a message is on its way.
+
+        Yields:
+            Nothing.
+        """
+        graph = tf.compat.v1.get_default_graph()
+        with tf.device(self._device):
+            with tf.control_dependencies([t.op for t in after]):
+                lock = tf.raw_ops.MutexLock(mutex=self._handle)
+            before = len(graph.get_operations())
+            with tf.control_dependencies([lock]):
+                yield
+            inside = graph.get_operations()[before:]
+            with tf.control_dependencies([op for op in inside if op.type != "Placeholder"]):
+                released = tf.raw_ops.ConsumeMutexLock(mutex_lock=lock)
+            # Otherwise it would wait for all ops before that have effects and no resource.
+            graph.experimental_acd_manager.run_independently(released)
 
 
 class RemoteTable:

@@ -22,6 +22,7 @@ import tensorflow as tf
 from twml_ops import placement
 from twml_ops.checkpoint import CheckpointError
 from twml_ops.distribute.parameter_server import checkpoint, encoding, restore, transport
+from twml_ops.distribute.parameter_server.clipping import clips_by_norm
 from twml_ops.distribute.parameter_server.cluster import Cluster, ClusterError
 from twml_ops.distribute.parameter_server.dynamic_rows import check_options
 from twml_ops.distribute.parameter_server.failures import (
@@ -90,9 +91,9 @@ class HybridTrainer:
     model runs on workers, each of which runs its own steps on TensorFlow's runtime. There is no
     coordinator.
 
-    The tables are the kernels of `SparseLinear`, `GroupedSparseLinear`, `FieldEmbedding` and, with
-    one worker or synchronous ones, `DynamicSparseLinear` layers. Create the trainer before any
-    tensor: it connects this process to the servers and waits until they are reachable.
+    The tables are the kernels of `SparseLinear`, `GroupedSparseLinear`, `FieldEmbedding` and
+    `DynamicSparseLinear` layers. Create the trainer before any tensor: it connects this process to
+    the servers and waits until they are reachable.
 
     Args:
         model_builder: () -> an uncompiled Keras model. It is called in every worker and must build
@@ -541,13 +542,16 @@ class HybridTrainer:
         )
         with placement.placement_scope(self.placement):
             model = self._builder()
-            self.placement.batch_sizes.clear()
+            self.placement.forget_calls()
             model(x, training=False)  # creates all weights and shows the placement the batch
         self._table_plan.check(self.placement)
         self._pipeline = self._pipeline and bool(self.placement.tables)
+        asynchronous = len(cluster.workers) if self.mode != "sync" else 1
         if self.placement.lookups:
-            workers = len(cluster.workers)
-            check_options(workers, self.mode, self._pipeline, self._exchange_every)
+            clips = clips_by_norm(self.optimizer)
+            check_options(asynchronous, self._pipeline, self._exchange_every, clips)
+        for lookup in self.placement.lookups if asynchronous > 1 else ():
+            lookup.share(asynchronous, cluster.own_device)
         model.compile(loss=self._loss)
         share_dense = len(cluster.workers) > 1
         args = (self._prefix, cluster, self.placement.tables, model, self.optimizer, share_dense)
@@ -573,6 +577,9 @@ class HybridTrainer:
             self._lock_checkpoints,
             self._fill_servers,
         )
+        for lookup in self.placement.lookups:
+            if lookup.shared is not None:
+                self._call("joining the lookups", lookup.shared.join)
         self._graph = StepGraph(
             model,
             self.optimizer,
@@ -595,6 +602,9 @@ class HybridTrainer:
         hosts = resources_of(self.cluster, self.mode != "sync", self._steps_per_execution)
         state.create(self._table_plan.divide(self.placement, hosts))
         state.write_layout()
+        for lookup in state.lookups:
+            if lookup.shared is not None:
+                lookup.shared.close()
         saved = folder and restore.restore_newest(
             state, folder, self._facts, self._facts_may_differ, self.averages
         )

@@ -8,6 +8,7 @@ optimizer (`Updates.update_local`).
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
@@ -17,15 +18,15 @@ import tensorflow as tf
 from twml_ops import ops
 from twml_ops.distribute.parameter_server import clipping, encoding
 from twml_ops.distribute.parameter_server.cluster import Cluster
+from twml_ops.distribute.parameter_server.layer_states import StateChange
 from twml_ops.distribute.parameter_server.placement import ParameterServerPlacement
 from twml_ops.distribute.parameter_server.products import TableProduct, depends_on
 from twml_ops.distribute.parameter_server.state import (
     RunState,
-    SharedVariable,
     component_optimizers,
     optimizer_of,
 )
-from twml_ops.distribute.parameter_server.tables import RemoteVariable
+from twml_ops.distribute.parameter_server.tables import RemoteTable, RemoteVariable
 from twml_ops.distribute.parameter_server.transport import Link
 from twml_ops.ops._tape import tf_variable
 from twml_ops.optimizers import SparseOptimizer
@@ -105,7 +106,11 @@ class Updates:
         return [tf.stack(rates), tf.stack(steps)]
 
     def send_gradients(
-        self, number: tf.Tensor, scalars: list[tf.Tensor], gradients: Sequence[Any]
+        self,
+        number: tf.Tensor,
+        scalars: list[tf.Tensor],
+        gradients: Sequence[Any],
+        changes: Sequence[StateChange] = (),
     ) -> None:
         """Sends the gradients of the products and, with the first to a server, what updates need.
 
@@ -114,10 +119,15 @@ class Updates:
             scalars: What `rates_and_steps` has returned.
             gradients: The gradients of `RunState.trained`, or an empty list. Gradients that depend
                 on the answer of a server are not sent.
+            changes: How the step changes states of layers.
         """
         optimizers = component_optimizers(self._optimizer)
         self._scalars, self._sent = {}, {}
         dense = self._dense_by_server(gradients)
+        for of_server, device in zip(dense, self._cluster.devices, strict=True):
+            of_server += [
+                (c.value, c.shared.local) for c in changes if c.shared.remote.device == device
+            ]
         streams = itertools.count(self._cluster.index << 32)  # of no other worker
         random_bits = (encoding.RandomBits(number, stream) for stream in streams)
         shared = {s.remote.device for s in self._state.shared_variables}
@@ -171,6 +181,7 @@ class Updates:
         used: list[TableProduct],
         sparse: Sequence[ShardGradients],
         gradients: list[Any],
+        changes: Sequence[StateChange],
     ) -> None:
         """Updates tables and dense weights.
 
@@ -178,10 +189,11 @@ class Updates:
             used: The products that have gradients.
             sparse: [server] entries and gradients of all workers.
             gradients: The dense gradients; None where there is none.
+            changes: How the step changes states of layers.
         """
         norms = self.update_tables(used, sparse, gradients)
         if self._state.shared_variables:
-            self.update_on_servers(gradients, norms=norms)
+            self.update_on_servers(gradients, norms=norms, changes=changes)
         else:
             self.update_local(gradients, norms)
 
@@ -214,14 +226,18 @@ class Updates:
             rate, step = self._rate_and_step(each.optimizer, each.shard.device)
             norm = clipping.norm_of(norms, each.owner, each.shard.device)
             update_part(each, norm, rate, step)
-            if each.table.lookup is not None and each.part + 1 == len(each.table.shards):
-                each.table.lookup.release()
+        for table in self._placement.tables:
+            if table.lookup is not None and any(p.table is table for p in used):
+                table.lookup.release()
         return norms
 
     def _gradients_of_parts(
         self, used: list[TableProduct], sparse: Sequence[ShardGradients]
     ) -> Iterator[clipping.PartGradient]:
-        """Iterates over the parts of the tables that have gradients, and computes these."""
+        """Iterates over the parts of the tables that have gradients, and computes these.
+
+        While a caller has a gradient, no other worker lets rows of that part begin anew.
+        """
         for table in self._placement.tables:
             uses = [i for i, p in enumerate(used) if p.table is table]
             if not uses:
@@ -229,10 +245,15 @@ class Updates:
             optimizer = optimizer_of(self._optimizer, table)
             for part, server in enumerate(table.division.servers):
                 shard, of_server = table.shards[part], sparse[server]
-                with tf.device(shard.device):
-                    by_use = [_shard_gradient(shard, *of_server[i], used[i].binary) for i in uses]
-                    gradient = add_gradients(by_use)
-                yield clipping.PartGradient(optimizer, table, part, gradient)
+                sent = [of_server[i][1] for i in uses]
+                with _section_of(table, part, sent):
+                    with tf.device(shard.device):
+                        by_use = [
+                            _shard_gradient(shard, *_current(used[i], part, *of_server[i]))
+                            for i in uses
+                        ]
+                        gradient = add_gradients(by_use)
+                    yield clipping.PartGradient(optimizer, table, part, gradient)
 
     def update_local(self, gradients: list[Any], norms: clipping.Norms = _NO_NORMS) -> None:
         """Updates the dense weights of this process, with the slots that this process has.
@@ -256,7 +277,11 @@ class Updates:
             each.iterations.assign(steps)
 
     def update_on_servers(
-        self, gradients: list[Any], steps: int = 1, norms: clipping.Norms = _NO_NORMS
+        self,
+        gradients: list[Any],
+        steps: int = 1,
+        norms: clipping.Norms = _NO_NORMS,
+        changes: Sequence[StateChange] = (),
     ) -> None:
         """Updates the dense weights that workers share.
 
@@ -264,6 +289,7 @@ class Updates:
             gradients: The dense gradients; None where there is none.
             steps: The number of steps whose gradients were added, which decay the weights as often.
             norms: What `update_tables` has returned.
+            changes: How the steps change states of layers.
         """
         pairs = self._trained_pairs(gradients)
         shared_variables = {id(s.local): s for s in self._state.shared_variables}
@@ -272,15 +298,15 @@ class Updates:
             of_device = [
                 (g, v) for g, v in pairs if shared_variables[id(v)].remote.device == device
             ]
-            missing = [(g, v) for g, v in of_device if id(v) not in self._sent]
-            states = self._states_of_layers(device)
-            values = [tf_variable(s.local).read_value() for s in states]
-            sent = _send_dense([*(g for g, _ in missing), *values], link)
-            found = {**self._sent, **{id(v): g for g, (_, v) in zip(sent, missing, strict=False)}}
+            of_states = [c for c in changes if c.shared.remote.device == device]
+            wanted = [*of_device, *((c.value, c.shared.local) for c in of_states)]
+            missing = [(g, v) for g, v in wanted if id(v) not in self._sent]
+            sent = _send_dense([g for g, _ in missing], link)
+            found = {**self._sent, **{id(v): g for g, (_, v) in zip(sent, missing, strict=True)}}
             of_device = [(found[id(v)], v) for _, v in of_device]
             self._update_shared(of_device, shared_variables, steps, norms)
-            for shared, value in zip(states, sent[len(missing) :], strict=True):
-                shared.remote.assign(value)
+            for change in of_states:
+                change.apply(found[id(change.shared.local)])
 
     def update_in_front(
         self, gradients: list[Any], steps: int, scalars: Sequence[tf.Tensor]
@@ -311,11 +337,6 @@ class Updates:
     def _trained_pairs(self, gradients: Sequence[Any]) -> list[tuple[Any, Any]]:
         pairs = zip(gradients, self._state.trained, strict=True)
         return [(g, v) for g, v in pairs if g is not None]
-
-    def _states_of_layers(self, device: str) -> list[SharedVariable]:
-        """Returns the variables of a server that the chief sets, such as moving means of layers."""
-        shared = self._state.shared_variables if self._cluster.is_chief else []
-        return [s for s in shared if not s.trained and s.remote.device == device]
 
     def _update_shared(
         self,
@@ -354,6 +375,21 @@ def update_part(
         optimizer.update_variable(
             gradient, each.shard, table.slots[each.part], rate, weight_decay=decay, step=step
         )
+
+
+def _section_of(table: RemoteTable, part: int, after: Sequence[tf.Tensor]) -> Any:
+    """Returns the context in which a part of a table is updated."""
+    return contextlib.nullcontext() if table.lookup is None else table.lookup.section(part, after)
+
+
+def _current(
+    product: TableProduct, part: int, entries: encoding.ShardEntries, gradient: tf.Tensor
+) -> tuple[encoding.ShardEntries, tf.Tensor, bool]:
+    """Returns the entries of a product whose rows still have the ids of the batch."""
+    lookup, number = product.table.lookup, product.lookups.get(part)
+    if lookup is not None:
+        entries = lookup.of_known_rows(part, entries, number, product.binary)
+    return entries, gradient, product.binary
 
 
 def _shard_gradient(

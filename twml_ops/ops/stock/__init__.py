@@ -97,6 +97,7 @@ LIBRARY_ONLY = {
         ("twml_rows_to_int8", "twml_rows_from_int8"),
         "only the messages of parameter servers have such rows",
     ),
+    "twml_shared_dynamic_lookup": "only parameter servers have several processes that look up ids",
     "twml_join_batches": "only parameter servers join batches",
     "twml_group_ids": _NO_GROUPS,
     "twml_group_batch": _NO_GROUPS,
