@@ -36,6 +36,7 @@ def data(tmp_path_factory):
 
 def options(folder, cache_rows):
     found = ["--model", "sparse_mlp", "--save-slots", "--validation", "random"]
+    found += ["--set", "dropout=0"]
     return [*found, "--storage", str(folder / "rows"), "--cache-rows", str(cache_rows)]
 
 
