@@ -58,7 +58,7 @@ Status RowFile::Lock() {
     fd_ = Uninterrupted([&] { return open(path_.c_str(), flags, 0600); });
     if (fd_ < 0) return Error("created");
     if (Uninterrupted([&] { return flock(fd_, LOCK_EX | LOCK_NB); }) != 0) {
-      if (errno == EWOULDBLOCK) return give_up(FileStatus(path_, " is in use by another table"));
+      if (errno == EWOULDBLOCK) return give_up(FileStatus(path_, kRowFileInUse));
       return give_up(Error("locked"));
     }
     // Another store may have removed the file after it was opened here.

@@ -20,6 +20,8 @@ inline bool IsFileStatus(const Status& status) {
   return status.message().rfind("the file ", 0) == 0;
 }
 
+inline constexpr char kRowFileInUse[] = " is in use by another table";  // after the path
+
 // The file is scratch memory of the process, and is removed with this object.
 class RowFile {
  public:

@@ -142,6 +142,8 @@ SEEDS: dict[str, dict[str, Any]] = {
     "mark_changed_rows": {"variable": Var(TABLE), "ids": IDS, "all": False},
     "release_changed_rows": {"variable": Var(TABLE), "consumer": 7},
     "open_tiered_rows": {"table": Var(CACHE), "initial": CACHE[0], "path": "new", **FILE},
+    "open_server_rows": {"table": Var(CACHE), "initial": CACHE[0], "path": "new", **FILE},
+    "close_server_rows": {"table": Made("cache")},
     "attach_slots": {"rows": Made("file"), "slots": [Var(CACHE)],
                      "initial_values": [np.float32(0.5)]},
     "prefetch_rows": {"rows": Made("file"), "ids": IDS},

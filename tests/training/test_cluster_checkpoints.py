@@ -169,6 +169,16 @@ def test_peers_refuse_what_they_cannot_train_and_quantize_checkpoints(options, r
         check_cluster(RunConfig("csv:a.csv", checkpoint_bits=8))
 
 
+def test_tables_in_files_of_servers_are_updated_with_locks():
+    def check(mode):
+        check_cluster(RunConfig("a.csv", storage="rows", cluster=ClusterOptions(mode=mode)))
+
+    check("async")
+    check("sync")
+    with pytest.raises(UserError, match="--storage: --mode hogwild updates tables without locks"):
+        check("hogwild")
+
+
 def test_a_plan_needs_a_model_and_a_file_that_is_one(tmp_path):
     path = tmp_path / "plan.json"
 

@@ -128,7 +128,7 @@ def test_ensembles_of_successive_seeds_have_no_member_in_common():
     [
         ({"model": "auto"}, "--model auto: a cluster trains one model"),
         ({"checkpoint_bits": 8}, "checkpoints of a cluster are not quantized"),
-        ({"storage": "files"}, "--storage: the tables of a cluster are in the memory"),
+        ({"storage": "files", "cache_rows": 0}, "--cache-rows must be at least 1, got 0"),
     ],
 )
 def test_every_process_of_a_cluster_refuses_what_it_cannot_train(

@@ -185,8 +185,9 @@ def train(
         _storage(
             metavar="DIR",
             help="Keep the rows of large tables, with the optimizer's slots, in files in this "
-            "folder, on a fast local disk, and --cache-rows of each table in memory. The weights "
-            "of epochs are then not averaged.",
+            "folder, on a fast local disk, and --cache-rows of each table in memory. In a cluster "
+            "each server has files for its parts of the tables, in a folder of its own in this "
+            "one, on its host. The weights of epochs are then not averaged.",
             show_default=False,
         ),
     ] = RunConfig.storage,

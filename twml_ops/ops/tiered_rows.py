@@ -19,7 +19,8 @@ RowPolicy = Literal["lru", "lfu"]
 CACHE_WAYS = 16
 """The number of rows of a cache is a multiple of this one."""
 _IS_CACHE = "_twml_is_cache_of"  # attribute of a variable that has only some rows
-_NUM_ROWS = "_twml_rows_in_file"  # attribute of the variable of a table
+ROWS_IN_FILE = "_twml_rows_in_file"
+"""The attribute of the variable of a table that has the number of rows in the file."""
 _READS = ("value", "read_value", "numpy")
 _SAVES = ("_serialize_to_tensors", "_export_to_saved_model_graph")  # of checkpoints, SavedModels
 
@@ -103,7 +104,7 @@ class TieredRows:
                 direct=direct,
                 io_uring=io_uring,
             )
-        setattr(self._table, _NUM_ROWS, num_rows)
+        setattr(self._table, ROWS_IN_FILE, num_rows)
         _refuse_access(self._table, (*_READS, *VARIABLE_WRITES, *_SAVES))
 
     @property
@@ -299,7 +300,7 @@ def rows_in_file(variable: Any) -> int | None:
     Returns:
         N; None if the variable is a whole table.
     """
-    num_rows: int | None = getattr(tf_variable(variable), _NUM_ROWS, None)
+    num_rows: int | None = getattr(tf_variable(variable), ROWS_IN_FILE, None)
     return num_rows
 
 

@@ -212,8 +212,8 @@ class TieredPlacement(Placement):
             )
         if current_placement() is not REPLICATED:
             raise ValueError(
-                "storage=Tiered(...) cannot be used for tables on parameter servers or TPUs: there "
-                "the rows are in the memory of the servers; leave `storage` out"
+                "storage=Tiered(...) of a layer cannot be used for tables on parameter servers or "
+                "TPUs; use the argument `storage` of HybridTrainer for parameter servers"
             )
         if not tf.compat.v1.executing_eagerly_outside_functions():
             raise NotImplementedError(
@@ -290,6 +290,14 @@ class TieredPlacement(Placement):
             int64 scalar, the number of ids.
         """
         return self._open().prefetch(ids)
+
+    def begin_with(self, initializer: Any) -> None:
+        """Replaces the initializer of a table that has no file yet.
+
+        Args:
+            initializer: The initializer of the whole table.
+        """
+        self._initializer = initializer
 
     def num_weights(self) -> int:
         """The number of weights of the whole table.

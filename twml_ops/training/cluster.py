@@ -33,8 +33,9 @@ def check_cluster(config: RunConfig, *, peers: bool = False) -> None:
 
     Raises:
         UserError: the model is to be chosen, checkpoints of servers are to be
-            quantized, the slots of several models are to be saved, tables are to be in files, or a
-            plan is to divide the tables of several models, or cannot be read.
+            quantized, the slots of several models are to be saved, tables are to be in files of
+            peers or updated there without locks, or a plan is to divide the tables of several
+            models, or cannot be read.
     """
     if config.model == AUTO:
         raise UserError("--model auto: a cluster trains one model; choose it in one process")

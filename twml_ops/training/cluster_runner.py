@@ -77,7 +77,8 @@ class ClusterRunner:
     ) -> FittedModel:
         """Trains a model; see `Runner.fit`.
 
-        The learning rate is constant, and each epoch ends with averaged weights, as in one process.
+        The learning rate is constant, and each epoch ends with averaged weights, as in one process,
+        unless the rows of tables are in files.
         Of the callbacks the beginning and the end of the training and the ends of epochs are
         called. Epochs that an earlier process of the run has trained are not trained again, but
         their results are told to the callbacks.
@@ -163,7 +164,8 @@ class ClusterRunner:
         steps, first = training.steps, (number - 1) * training.steps
         record = self._recorder(training, number, points)
         trainer = training.joined()
-        if self._final and number == 1 and fits_one_process(model.count_params()):
+        in_memory = self._config.storage is None
+        if self._final and number == 1 and in_memory and fits_one_process(model.count_params()):
             record = _both(record, self._compare_speeds(training, history, model))
 
         def due(step: int) -> int:  # as `WeightAveraging`, at the same steps as in one process
@@ -180,7 +182,7 @@ class ClusterRunner:
             record(step, loss)
             bar.add((step - before) * training.step_examples, f"loss {loss:.4f}")
             before = step
-            if due(step) > taken:
+            if in_memory and due(step) > taken:  # averages take the memory of whole tables
                 taken = due(step)
                 trainer.take_snapshot()
 
@@ -188,7 +190,8 @@ class ClusterRunner:
         title = f"epoch {number}/{training.epochs}"
         with self._reporter.bar(title, steps * training.step_examples) as bar:
             training.run_epoch(number, on_step)
-        trainer.use_average()
+        if in_memory:
+            trainer.use_average()
         trainer.save_if_possible(number * steps)
         seconds = time.perf_counter() - start
         losses = [point.loss for point in points]

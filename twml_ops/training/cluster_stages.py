@@ -289,6 +289,7 @@ class ClusterStages:
         """Lets the other workers end. The chief calls this when all models are trained."""
         self.decisions.announce(f"stage-{self._count + 1}", {END: True})
         if self._trained is not None:
+            self._trained.release_files()
             self._trained.finish()
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import math
+import os
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from functools import partial
@@ -203,14 +204,17 @@ def check_storage(config: RunConfig) -> None:
         config: configuration of the run.
 
     Raises:
-        UserError: it does, or it is trained in a cluster.
+        UserError: it does, or the workers of a cluster update tables without locks.
     """
     if config.storage is None:
         return
     if config.cache_rows < 1:
         raise UserError(f"--cache-rows must be at least 1, got {config.cache_rows}")
     for wrong, why in (
-        (config.cluster is not None, "the tables of a cluster are in the memory of its servers"),
+        (
+            config.cluster is not None and config.cluster.mode == "hogwild",
+            "--mode hogwild updates tables without locks, which files do not allow",
+        ),
         (config.model == AUTO, "--model auto trains models in memory; name a model"),
         (config.ensemble > 1, "--ensemble keeps the trained models in memory; train single runs"),
     ):
@@ -218,15 +222,28 @@ def check_storage(config: RunConfig) -> None:
             raise UserError(f"--storage: {why}")
 
 
-def storage_scope(config: RunConfig) -> AbstractContextManager[None]:
-    """A context in which the large tables of new models have their rows in files.
+def storage_of(config: RunConfig, folder: str = "") -> layers.Tiered | None:
+    """The storage of the large tables of a run; None: all tables are in memory.
 
     Args:
         config: configuration of the run.
+        folder: folder for the files, below the one that the user named.
     """
     if config.storage is None:
+        return None
+    return layers.Tiered(os.path.join(config.storage, folder), config.cache_rows)
+
+
+def storage_scope(config: RunConfig, folder: str = "") -> AbstractContextManager[None]:
+    """A context in which the large tables of new models have their rows in files of this process.
+
+    Args:
+        config: configuration of the run.
+        folder: folder for the files, below the one that the user named.
+    """
+    storage = storage_of(config, folder)
+    if storage is None:
         return contextlib.nullcontext()
-    storage = layers.Tiered(config.storage, config.cache_rows)
     return placement.placement_scope(placement.LargeTables(storage))
 
 

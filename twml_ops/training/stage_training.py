@@ -28,11 +28,12 @@ from twml_ops.training.cluster import (
 from twml_ops.training.cluster_checkpoints import START, cluster_facts
 from twml_ops.training.config import RunConfig
 from twml_ops.training.labels import JoinedModel, joined, summed_loss, weighted
-from twml_ops.training.model import make_optimizer
+from twml_ops.training.model import make_optimizer, storage_of, storage_scope
 from twml_ops.training.results import History
 from twml_ops.training.trained_run import restore_slots, saved_slots
 
 OnStep = Callable[[int, Any], None]
+CHIEF = "chief"  # the folder for rows of the trained model, below --storage
 
 
 class Stage(NamedTuple):
@@ -141,6 +142,7 @@ class StageTraining:
                 checkpoint_facts=self._facts,
                 facts_may_differ=self._may_differ,
                 saved_slots=self._saved_slots(),
+                storage=storage_of(config),
                 **cluster_options(config).trainer_arguments(),
             )
         return self._trainer
@@ -239,9 +241,10 @@ class StageTraining:
         Returns:
             The model to serve, with an output for each label.
         """
-        trainer = self.joined()
-        trained = trainer.export()
-        served, config = self.build.served, self._stage.config
+        trainer, config = self.joined(), self._stage.config
+        with storage_scope(config, CHIEF):
+            trained = trainer.export()
+        served = self.build.served
         if config.save_slots:
             trainer.export_slots(with_optimizer(trained, config))
             if served is not trained:
@@ -259,6 +262,11 @@ class StageTraining:
         """Ends the use of the servers; see `HybridTrainer.finish`."""
         if self._trainer is not None:
             self._trainer.finish()
+
+    def release_files(self) -> None:
+        """Removes the files of tables from the servers, when the model has been exported."""
+        if self._trainer is not None:
+            self._trainer.release_files()
 
     def release(self) -> None:
         """Removes the values of the stage from the servers."""

@@ -137,6 +137,7 @@ class TakeChangedRowsOp : public Kernel {
  public:
   explicit TakeChangedRowsOp(OpKernelConstruction* ctx) : Kernel(ctx) {
     OP_REQUIRES_OK(ctx, ctx->GetAttr("N", &num_vars_));
+    OP_REQUIRES_OK(ctx, ctx->GetAttr("copies", &copies_));
   }
 
  private:
@@ -163,7 +164,7 @@ class TakeChangedRowsOp : public Kernel {
     const int64_t cursor = changes->Cursor(consumer);
     const bool all = changes->rows.AllAfter(cursor);
     const std::vector<int64_t> ids = all ? std::vector<int64_t>() : changes->rows.After(cursor);
-    const int64_t count = all ? num_rows : static_cast<int64_t>(ids.size());
+    const int64_t count = all && copies_ ? num_rows : static_cast<int64_t>(ids.size());
     Tensor *out_ids, *out_all, *out_interval;
     TF_RETURN_IF_ERROR(AllocateOutput(ctx, 0, "ids", {static_cast<int64_t>(ids.size())}, &out_ids));
     TF_RETURN_IF_ERROR(AllocateOutput(ctx, 1, "all", {}, &out_all));
@@ -180,7 +181,7 @@ class TakeChangedRowsOp : public Kernel {
       parts.push_back(static_cast<char*>(rows->data()));
       if (!is_tiered) {
         Copy(ctx, table, all ? nullptr : ids.data(), count, rows);
-      } else if (all) {
+      } else if (all && copies_) {
         TF_RETURN_IF_ERROR(
             ToTieredStatus(tiered->ReadPart(i, 0, num_rows, tiered.cache(), parts.back())));
       }
@@ -233,6 +234,7 @@ class TakeChangedRowsOp : public Kernel {
   }
 
   int num_vars_;
+  bool copies_;
 };
 
 class KeepChangedRowsOp : public Kernel {

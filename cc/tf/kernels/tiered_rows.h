@@ -1,7 +1,8 @@
 // Tables whose rows are in a file, with a variable as the cache of some of them.
 //
-// A variable has such rows while the resource that OpenTieredRows returned exists. Kernels that use
-// tables find them by the variable, which costs one comparison if there are none in the process.
+// A variable has such rows while the resource that OpenTieredRows returned exists, or on a server from
+// OpenServerRows to CloseServerRows. Kernels that use tables find them by the variable, which costs
+// one comparison if there are none in the process.
 #ifndef TWML_TF_KERNELS_TIERED_ROWS_H_
 #define TWML_TF_KERNELS_TIERED_ROWS_H_
 
@@ -33,6 +34,8 @@ class TieredTable : public tensorflow::ResourceBase {
   std::string DebugString() const override { return "rows of a table in a file"; }
   TieredRows* rows() const { return rows_.get(); }
 
+  // Whether this variable, and not one before it at the same address, is the table.
+  bool IsOf(tensorflow::Var* var) const;
   // The variables; empty if the table no longer exists.
   std::vector<Var> Variables() const;
   void SetSlots(std::vector<Var> slots);

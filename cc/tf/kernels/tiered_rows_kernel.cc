@@ -1,5 +1,7 @@
 #include <atomic>
 #include <cstring>
+#include <filesystem>
+#include <system_error>
 #include <unordered_map>
 
 #include "cc/tf/kernels/sparse_product_op.h"
@@ -12,6 +14,8 @@ namespace {
 
 using tensorflow::core::RefCountPtr;
 using tensorflow::core::WeakPtr;
+
+constexpr int kMaxFiles = 10000;  // of tables of one name, in a folder of a server
 
 // The rows of this process's variables, by the address of the variable.
 class TieredTables {
@@ -30,15 +34,45 @@ class TieredTables {
   }
   RefCountPtr<TieredTable> Find(tensorflow::Var* var) {
     if (size_.load(std::memory_order_relaxed) == 0) return nullptr;
+    RefCountPtr<TieredTable> found;
+    {
+      std::lock_guard<std::mutex> lock(mu_);
+      const auto at = tables_.find(var);
+      if (at != tables_.end()) found = at->second.GetNewRef();
+    }
+    // Rows that are kept may be of a variable that had the address before.
+    if (found != nullptr && !found->IsOf(var)) found.reset();
+    return found;
+  }
+
+  // Keeps the rows of a variable until they are closed. Rows whose variable does not exist any more
+  // are closed.
+  void Keep(tensorflow::Var* var, RefCountPtr<TieredTable> table) {
+    std::vector<RefCountPtr<TieredTable>> closed;  // whose destructors take the lock
     std::lock_guard<std::mutex> lock(mu_);
-    const auto at = tables_.find(var);
-    return at == tables_.end() ? nullptr : at->second.GetNewRef();
+    for (auto at = kept_.begin(); at != kept_.end();) {
+      const bool exists = at->second->IsOf(at->first);
+      if (!exists) closed.push_back(std::move(at->second));
+      at = exists ? std::next(at) : kept_.erase(at);
+    }
+    std::swap(kept_[var], table);  // the rows before are closed after the lock is released
+  }
+  // Returns whether rows of the variable were kept.
+  bool Close(tensorflow::Var* var) {
+    RefCountPtr<TieredTable> closed;
+    std::lock_guard<std::mutex> lock(mu_);
+    const auto at = kept_.find(var);
+    if (at == kept_.end()) return false;
+    closed = std::move(at->second);
+    kept_.erase(at);
+    return true;
   }
 
  private:
   std::atomic<size_t> size_{0};
   std::mutex mu_;
   std::unordered_map<tensorflow::Var*, WeakPtr<TieredTable>> tables_;
+  std::unordered_map<tensorflow::Var*, RefCountPtr<TieredTable>> kept_;
 };
 
 TieredTables& GetTieredTables() {
@@ -56,16 +90,21 @@ absl::Status ResourceOf(OpKernelContext* ctx, int input, RefCountPtr<T>* resourc
   return LookupResource(ctx, tensorflow::HandleFromInput(ctx, input), resource);
 }
 
-absl::Status TableOf(OpKernelContext* ctx, int input, RefCountPtr<TieredTable>* table) {
-  return ResourceOf(ctx, input, table);
-}
-
 absl::Status TableOfVariable(OpKernelContext* ctx, int input, RefCountPtr<TieredTable>* table) {
   RefCountPtr<tensorflow::Var> var;
   TF_RETURN_IF_ERROR(ResourceOf(ctx, input, &var));
   *table = FindTieredTable(var.get());
   if (*table != nullptr) return absl::OkStatus();
   return absl::FailedPreconditionError("the table has no rows in a file in this process");
+}
+
+// The rows of an output of OpenTieredRows, or of a variable that has rows in a file.
+absl::Status TableOf(OpKernelContext* ctx, int input, RefCountPtr<TieredTable>* table) {
+  const bool is_variable =
+      ctx->input(input).NumElements() == 1 &&
+      tensorflow::HandleFromInput(ctx, input).hash_code() ==
+          tensorflow::TypeIndex::Make<tensorflow::Var>().hash_code();
+  return is_variable ? TableOfVariable(ctx, input, table) : ResourceOf(ctx, input, table);
 }
 
 int64_t RowBytes(const Tensor& t) {
@@ -97,8 +136,11 @@ class OpenTieredRowsOp : public Kernel {
     options_.policy = policy == "lfu" ? RowPolicy::kLfu : RowPolicy::kLru;
   }
 
- private:
-  absl::Status Run(OpKernelContext* ctx) override {
+ protected:
+  const std::string& path() const { return options_.path; }
+  // Opens the rows of input 0 in a file.
+  absl::Status Open(OpKernelContext* ctx, const std::string& path,
+                    RefCountPtr<TieredTable>* made) const {
     LockedTables tables;
     TF_RETURN_IF_ERROR(tables.Add(ctx, 0, 1, Access::kUpdate));
     tables.Lock();
@@ -110,6 +152,7 @@ class OpenTieredRowsOp : public Kernel {
       return absl::InvalidArgumentError("initial must be a row of the table");
     }
     TieredRowsOptions options = options_;
+    options.path = path;
     options.cache_rows = table.dim_size(0);
     if (RowCache::PlacesFor(options.cache_rows) != options.cache_rows) {
       return absl::InvalidArgumentError(absl::StrCat("the table must have a multiple of ",
@@ -120,15 +163,72 @@ class OpenTieredRowsOp : public Kernel {
         RowBytes(table), std::string(static_cast<const char*>(initial.data()), RowBytes(table))};
     std::unique_ptr<TieredRows> rows;
     TF_RETURN_IF_ERROR(ToTieredStatus(TieredRows::Create(options, {weights}, &rows)));
-    auto* const made = new TieredTable(tables.var(0), std::move(rows));
+    made->reset(new TieredTable(tables.var(0), std::move(rows)));
+    return absl::OkStatus();
+  }
+
+ private:
+  absl::Status Run(OpKernelContext* ctx) override {
+    RefCountPtr<TieredTable> made;
+    TF_RETURN_IF_ERROR(Open(ctx, path(), &made));
     Tensor handle(tensorflow::DT_RESOURCE, TensorShape({}));
     handle.scalar<tensorflow::ResourceHandle>()() =
-        tensorflow::ResourceHandle::MakeRefCountingHandle(made, ctx->device()->name());
+        tensorflow::ResourceHandle::MakeRefCountingHandle(made.release(), ctx->device()->name());
     ctx->set_output(0, handle);
     return absl::OkStatus();
   }
 
   TieredRowsOptions options_;
+};
+
+// The rows of a server outlive the process that opens them, so the server keeps them itself. It
+// also makes the folder, and finds a file that no other table uses.
+class OpenServerRowsOp : public OpenTieredRowsOp {
+ public:
+  using OpenTieredRowsOp::OpenTieredRowsOp;
+
+ private:
+  absl::Status Run(OpKernelContext* ctx) override {
+    RefCountPtr<tensorflow::Var> var;
+    TF_RETURN_IF_ERROR(ResourceOf(ctx, 0, &var));
+    GetTieredTables().Close(var.get());
+    const auto folder = std::filesystem::path(path()).parent_path();
+    std::error_code error;
+    if (!folder.empty()) std::filesystem::create_directories(folder, error);
+    if (error) {
+      return absl::UnknownError(absl::StrCat("the folder ", folder.string(),
+                                             " cannot be created: ", error.message()));
+    }
+    RefCountPtr<TieredTable> made;
+    std::string file;
+    for (int number = 0;; ++number) {
+      file = absl::StrCat(path(), number == 0 ? "" : absl::StrCat("-", number), ".rows");
+      const absl::Status status = Open(ctx, file, &made);
+      if (status.ok()) break;
+      const bool in_use = status.message().find(kRowFileInUse) != std::string::npos;
+      if (!in_use || number == kMaxFiles) return status;
+    }
+    GetTieredTables().Keep(var.get(), std::move(made));
+    Tensor* out;
+    TF_RETURN_IF_ERROR(ctx->allocate_output(0, TensorShape({}), &out));
+    out->scalar<tensorflow::tstring>()() = file;
+    return absl::OkStatus();
+  }
+};
+
+class CloseServerRowsOp : public Kernel {
+ public:
+  using Kernel::Kernel;
+
+ private:
+  absl::Status Run(OpKernelContext* ctx) override {
+    RefCountPtr<tensorflow::Var> var;
+    const bool exists = ResourceOf(ctx, 0, &var).ok();
+    Tensor* out;
+    TF_RETURN_IF_ERROR(AllocateOutput(ctx, 0, "closed", {}, &out));
+    out->scalar<bool>()() = exists && GetTieredTables().Close(var.get());
+    return absl::OkStatus();
+  }
 };
 
 class AttachSlotsOp : public Kernel {
@@ -345,6 +445,8 @@ class TableInFile {
 };
 
 REGISTER_KERNEL_BUILDER(Name("Twml>OpenTieredRows").Device(DEVICE_CPU), OpenTieredRowsOp);
+REGISTER_KERNEL_BUILDER(Name("Twml>OpenServerRows").Device(DEVICE_CPU), OpenServerRowsOp);
+REGISTER_KERNEL_BUILDER(Name("Twml>CloseServerRows").Device(DEVICE_CPU), CloseServerRowsOp);
 REGISTER_KERNEL_BUILDER(Name("Twml>AttachSlots").Device(DEVICE_CPU), AttachSlotsOp);
 REGISTER_KERNEL_BUILDER(Name("Twml>ReadTieredRows").Device(DEVICE_CPU), ReadTieredRowsOp);
 REGISTER_KERNEL_BUILDER(Name("Twml>WriteTieredRows").Device(DEVICE_CPU), WriteTieredRowsOp);
@@ -368,6 +470,8 @@ TieredTable::TieredTable(tensorflow::Var* table, std::unique_ptr<TieredRows> row
     : rows_(std::move(rows)), table_(table), address_(table) {
   GetTieredTables().Add(table, this);
 }
+
+bool TieredTable::IsOf(tensorflow::Var* var) const { return table_.GetNewRef().get() == var; }
 
 TieredTable::~TieredTable() { GetTieredTables().Remove(address_); }
 

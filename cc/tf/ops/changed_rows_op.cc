@@ -13,6 +13,7 @@ REGISTER_OP("Twml>TakeChangedRows")
     .Output("rows: dtypes")
     .Attr("N: int >= 1")
     .Attr("dtypes: list(type) >= 1")
+    .Attr("copies: bool = true")
     .SetIsStateful()
     .SetShapeFn([](InferenceContext* c) {
       c->set_output(0, c->Vector(c->UnknownDim()));
@@ -23,7 +24,8 @@ REGISTER_OP("Twml>TakeChangedRows")
     })
     .Doc(
         "Copies the rows that changed since the interval that the consumer has kept, at one moment "
-        "of the training. If all rows count as changed, `all` is true and ids is empty.");
+        "of the training. If all rows count as changed, `all` is true and ids is empty; without `copies` "
+        "`rows` are empty then as well.");
 
 REGISTER_OP("Twml>KeepChangedRows")
     .Input("variable: resource")

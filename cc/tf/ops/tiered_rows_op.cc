@@ -28,6 +28,37 @@ REGISTER_OP("Twml>OpenTieredRows")
     })
     .Doc("Creates the file of a table. `initial` [D] is the content of rows that are not written.");
 
+REGISTER_OP("Twml>OpenServerRows")
+    .Input("table: resource")
+    .Input("initial: dtype")
+    .Output("file: string")
+    .Attr("dtype: {float, bfloat16}")
+    .Attr("path: string")
+    .Attr("num_rows: int")
+    .Attr("prefetch_rows: int")
+    .Attr("policy: {'lru', 'lfu'}")
+    .Attr("direct: bool")
+    .Attr("io_uring: bool")
+    .SetIsStateful()
+    .SetShapeFn([](InferenceContext* c) {
+      c->set_output(0, c->Scalar());
+      return absl::OkStatus();
+    })
+    .Doc(
+        "OpenTieredRows for a table of a parameter server, which keeps the rows until "
+        "CloseServerRows, and closes the ones that the table had before. Its folder is created, and "
+        "the file is one that no other table uses: `path`.rows, `path`-1.rows, and so on.");
+
+REGISTER_OP("Twml>CloseServerRows")
+    .Input("table: resource")
+    .Output("closed: bool")
+    .SetIsStateful()
+    .SetShapeFn([](InferenceContext* c) {
+      c->set_output(0, c->Scalar());
+      return absl::OkStatus();
+    })
+    .Doc("Removes the file of a table of a parameter server. Returns whether there was one.");
+
 REGISTER_OP("Twml>AttachSlots")
     .Input("rows: resource")
     .Input("slots: num_slots * resource")

@@ -10,6 +10,7 @@ from tests.distribute.parameter_server import (
     layer_states_child_tests,
     plan_child_tests,
     shared_rows_child_tests,
+    storage_child_tests,
     training_child_tests,
 )
 from tests.distribute.parameter_server.trainers import SERVERS, WORKER, child_test
@@ -26,6 +27,7 @@ __all__ = [
     "layer_states_child_tests",
     "plan_child_tests",
     "shared_rows_child_tests",
+    "storage_child_tests",
     "training_child_tests",
 ]
 

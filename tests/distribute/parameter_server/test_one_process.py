@@ -20,6 +20,8 @@ ON_BOTH = (
     "iter_checkpoints_yields_each_checkpoint_as_an_ordinary_model",
     "several_tables_may_be_sent_in_16_bits_and_ahead",
     "gradients_are_clipped_by_the_norms_of_a_single_process",
+    "one_server_with_rows_in_a_file_trains_as_one_process",
+    "checkpoints_are_the_same_whether_rows_are_in_files_or_in_memory",
     "tensorflow_sends_the_same_numbers_where_no_port_can_be_reached",
 )
 

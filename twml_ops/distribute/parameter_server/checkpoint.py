@@ -24,6 +24,7 @@ from twml_ops.checkpoint.facts import FACTS
 from twml_ops.checkpoint.list_checkpoints import names_in_chain
 from twml_ops.checkpoint.locations import Location
 from twml_ops.checkpoint.manifest import SHARDS
+from twml_ops.distribute.parameter_server.rows_in_files import PartInFile
 from twml_ops.distribute.parameter_server.state import RunState, optimizer_of
 from twml_ops.distribute.parameter_server.tables import RemoteTable, RemoteVariable
 from twml_ops.distribute.parameter_server.weight_averages import WeightAverages
@@ -131,6 +132,8 @@ def _write(
     by_rows: list[str] = []
     # Before all parts of tables, so that a part is never older than what a lookup says of its rows.
     lookups = _tensors_of_lookups(state)
+    in_pieces: dict[Location, list[_Piece]] = {}
+    bundles: dict[Location, list[Location]] = {}  # that will be one
     for device, parts in by_device.items():
         tensors: dict[str, tf.Tensor] = {}
         for part in parts:
@@ -138,12 +141,20 @@ def _write(
         tensors |= lookups.tensors.get(device, {})
         for i, of_parts in enumerate(means):
             tensors |= {name_of_mean(i): m.value() for m in of_parts if m.device == device}
-        with tf.device(device):
-            _write_bundle(folder / _file_of(state, device), tensors)
+        file = folder / _file_of(state, device)
+        left = {n: v for part in parts for n, v in part.variables.items() if n not in tensors}
+        if left:
+            in_pieces[file], bundles[file] = _pieces(left), []
+            file = file.parent / f"{file.name}.memory"
+        if tensors:
+            bundles.setdefault(folder / _file_of(state, device), []).append(file)
+            with tf.device(device):
+                _write_bundle(file, tensors)
     # All ops were sent before, so that the servers write in parallel.
     for marker in state.markers:
         if marker.device in by_device:
             marker.wait()
+    _write_pieces(in_pieces, bundles)
     dense = {n: tf.identity(v.numpy()) for n, v in dense_variables(state).items()}
     if dense:
         of_dense = averages.dense if averages is not None and snapshots else {}
@@ -190,6 +201,77 @@ class _Lookups(NamedTuple):
     recent: dict[int, tf.Tensor]
 
 
+@dataclasses.dataclass(frozen=True)
+class _Piece:
+    """Neighboring rows of a part of a table and of its slots, which are written at once.
+
+    Attributes:
+        parts: The part and its slots by the names of their tensors.
+        begin: The first row.
+        end: The row after the last one.
+    """
+
+    parts: Mapping[str, PartInFile]
+    begin: int
+    end: int
+
+    def write(self, prefix: Location) -> None:
+        """Writes a bundle, on the server."""
+        parts = list(self.parts.values())
+        tensors = [part.read(self.begin, self.end) for part in parts]
+        with tf.device(parts[0].device):
+            tf.raw_ops.SaveV2(
+                prefix=str(prefix),
+                tensor_names=list(self.parts),
+                shape_and_slices=[part.slice_name(self.begin, self.end) for part in parts],
+                tensors=tensors,
+            )
+
+    def wait(self) -> None:
+        """Waits until the server has run what was sent to it."""
+        next(iter(self.parts.values())).wait()
+
+
+def _pieces(parts: Mapping[str, Any]) -> list[_Piece]:
+    """Returns the pieces of the parts of tables, and of their slots, that a server has in files."""
+    found = []
+    for name, table in parts.items():
+        if "/" not in name:
+            group = {n: part for n, part in parts.items() if n.partition("/")[0] == name}
+            found += [_Piece(group, begin, end) for begin, end in table.pieces()]
+    return found
+
+
+def _write_pieces(
+    by_file: Mapping[Location, Sequence[_Piece]], bundles: Mapping[Location, list[Location]]
+) -> None:
+    """Writes pieces as bundles, of which each server then makes one bundle.
+
+    A server has one piece in memory, and all servers write in parallel. A training that goes on
+    meanwhile may change rows between two pieces.
+
+    Args:
+        by_file: The pieces of each server by the prefix of its bundle.
+        bundles: The prefixes of other bundles that become a part of this bundle.
+    """
+    for number in range(max(map(len, by_file.values()), default=0)):
+        each = [(file, pieces[number]) for file, pieces in by_file.items() if number < len(pieces)]
+        for file, piece in each:
+            bundles[file].append(file.parent / f"{file.name}.piece-{number}")
+            piece.write(bundles[file][-1])
+        for _, piece in each:
+            piece.wait()
+    for file, pieces in by_file.items():
+        with tf.device(next(iter(pieces[0].parts.values())).device):
+            tf.raw_ops.MergeV2Checkpoints(
+                checkpoint_prefixes=[str(prefix) for prefix in bundles[file]],
+                destination_prefix=str(file),
+                delete_old_dirs=False,
+            )
+    for pieces in by_file.values():
+        pieces[0].wait()
+
+
 def _parts_by_device(state: RunState) -> dict[str, list[_Part]]:
     """Returns the parts of tables of each server that has parts or lookups."""
     result: dict[str, list[_Part]] = {}
@@ -231,7 +313,8 @@ def _tensors_of_part(
 ) -> dict[str, tf.Tensor]:
     """Returns what a checkpoint has of a part.
 
-    Adds the names of the tensors that consist of some rows only to `by_rows`.
+    Adds the names of the tensors that consist of some rows only to `by_rows`. All rows of tables
+    in files are left out.
     """
     variables, name = part.variables, next(iter(part.variables))
     shard, tensors = variables[name], dict[str, tf.Tensor]()
@@ -246,10 +329,14 @@ def _tensors_of_part(
         return found
 
     if changes is None:
-        values = read_at_once(lambda: [v.value() for v in variables.values()])
-        return tensors | dict(zip(variables, values, strict=True))
+        in_memory = {n: v for n, v in variables.items() if not isinstance(v, PartInFile)}
+        values = read_at_once(lambda: [v.value() for v in in_memory.values()])
+        return tensors | dict(zip(in_memory, values, strict=True))
     group = {n: v for n, v in variables.items() if v.shape.rank and v.shape[0] == shard.shape[0]}
-    ids, rows = changes.take(list(group.values()), read_at_once)
+    in_pieces = base is None and isinstance(shard, PartInFile)
+    ids, rows = changes.take(list(group.values()), read_at_once, copies=not in_pieces)
+    if in_pieces:
+        return tensors
     tensors |= dict(zip(group, rows, strict=True))
     tensors |= {n: v.value() for n, v in variables.items() if n not in group}
     if base is not None:
@@ -360,13 +447,17 @@ class ChangedRows:
         return base
 
     def take(
-        self, variables: Sequence[RemoteVariable], read: Callable[[Callable[[], Any]], Any]
+        self,
+        variables: Sequence[RemoteVariable],
+        read: Callable[[Callable[[], Any]], Any],
+        copies: bool = True,
     ) -> tuple[tf.Tensor, list[tf.Tensor]]:
         """Copies the changed rows of a shard and its slots, on its server.
 
         Args:
             variables: The shard, and the slots that have a row for each row of the shard.
             read: Calls a function that reads the variables, and returns the result.
+            copies: Whether the rows are copied if the checkpoint has all of them.
 
         Returns:
             The numbers of the rows, int64 [C], and for each variable [C, ...]. If the checkpoint
@@ -379,6 +470,7 @@ class ChangedRows:
                 [v.handle for v in variables],
                 tf.constant(self._next_consumer, tf.int64),
                 dtypes=[v.dtype for v in variables],
+                copies=copies,
             )
 
         with tf.device(shard.device):

@@ -49,17 +49,23 @@ class Division:
         ranges = [values] if self.column_parts == 1 else tf.split(values, self.column_parts, axis=1)
         return [ranges[i // self.row_parts] for i in range(len(self.servers))]
 
-    def slice(self, whole: tf.Tensor, part: int, rank: int) -> tf.Tensor:
-        """Returns what a part has of a whole.
+    def rows_on(self, part: int, begin: int, end: int) -> tuple[int, int]:
+        """Returns which rows of a part, from one to before another, are in [begin, end)."""
+        row = self.row_part(part)
+        return -(-(begin - row) // self.row_parts), -(-(end - row) // self.row_parts)
+
+    def slice(self, whole: tf.Tensor, part: int, rank: int, begin: int = 0) -> tf.Tensor:
+        """Returns what a part has of a whole, or of neighboring rows of it.
 
         Args:
             whole: [N, D], or [N] of a slot with one number a row.
             part: The number of the part.
             rank: The number of dimensions of `whole`, whose shape is not asked for: it may be on a
                 server.
+            begin: The first row of `whole` in the table.
         """
         if self.row_parts > 1:
-            whole = whole[self.row_part(part) :: self.row_parts]
+            whole = whole[(self.row_part(part) - begin) % self.row_parts :: self.row_parts]
         return self.columns_by_part(whole)[part] if rank > 1 else whole
 
     def join(self, by_part: Sequence[Any]) -> Any:
@@ -68,15 +74,20 @@ class Division:
         products = [tf.add_n(group) if len(group) > 1 else group[0] for group in groups]
         return products[0] if len(products) == 1 else tf.concat(products, axis=1)
 
-    def merge(self, parts: Sequence[tf.Tensor], shape: Sequence[Any]) -> tf.Tensor:
-        """Returns a whole from all parts of it.
+    def merge(self, parts: Sequence[tf.Tensor], shape: Sequence[Any], begin: int = 0) -> tf.Tensor:
+        """Returns a whole, or neighboring rows of it, from all parts.
 
         Args:
-            parts: The parts of a table or of a slot, in their order.
-            shape: The shape of the whole. A slot with one number a row becomes the mean over the
+            parts: The parts of a table or of a slot, or their rows of `rows_on`, in their order.
+            shape: The shape of the result. A slot with one number a row becomes the mean over the
                 ranges of columns.
+            begin: The first row of the result in the whole.
         """
-        groups = [_interleave(group, shape[0]) for group in self._by_columns(parts)]
+        first = begin % self.row_parts
+        groups = [
+            _interleave([*group[first:], *group[:first]], shape[0])
+            for group in self._by_columns(parts)
+        ]
         if len(groups) == 1:
             return groups[0]
         return tf.concat(groups, axis=1) if len(shape) > 1 else tf.add_n(groups) / len(groups)

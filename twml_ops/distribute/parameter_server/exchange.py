@@ -26,7 +26,6 @@ from twml_ops.distribute.parameter_server import encoding
 from twml_ops.distribute.parameter_server.products import DeferredTensor, TableProduct, depends_on
 from twml_ops.distribute.parameter_server.tables import RemoteVariable
 from twml_ops.distribute.parameter_server.transport import Link
-from twml_ops.ops._library import library
 
 
 class Exchange:
@@ -165,14 +164,7 @@ class Exchange:
         products = []
         with tf.device(self._links[p].server):
             for each, i in on_server:
-                entries = each.shard_entries[i]
-                product = library.twml_resource_sparse_linear(
-                    entries.ids,
-                    entries.values,
-                    entries.row_splits,
-                    each.table.shards[i].handle,
-                    binary=each.binary,
-                )
+                product = each.table.shards[i].multiply(each.shard_entries[i], each.binary)
                 products += encoding.encode_rows(product, self._wire.products)
         tensors = [*products, *([] if self._values is None else self._values.of_server(p))]
         received = iter(self._links[p].to_worker(tensors) if tensors else [])
@@ -255,11 +247,8 @@ class Exchange:
             on_server = self._parts_on(p, wanted)
             with tf.device(link.server):
                 computed = [
-                    library.twml_resource_sparse_linear_values_grad(
-                        each.shard_entries[i].ids,
-                        each.shard_entries[i].row_splits,
-                        each.table.shards[i].handle,
-                        each.sent_gradients[i],
+                    each.table.shards[i].values_gradient(
+                        each.shard_entries[i], each.sent_gradients[i]
                     )
                     for each, i in on_server
                 ]

@@ -14,7 +14,12 @@ import tensorflow as tf
 
 from twml_ops.distribute.parameter_server.checkpoint import dense_variables
 from twml_ops.distribute.parameter_server.state import RunState, component_optimizers, optimizer_of
-from twml_ops.distribute.parameter_server.tables import RemoteTable, pairs_of_tables
+from twml_ops.distribute.parameter_server.tables import (
+    RemoteRows,
+    RemoteTable,
+    pairs_of_tables,
+)
+from twml_ops.placement import placement_of
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,8 +65,12 @@ def read_slots(state: RunState, model: tf.keras.Model, target: tf.keras.Model) -
     """
     for remote, slots in _tables(model, target):
         for i, slot in enumerate(slots):
-            shards = [shard[i].fetch() for shard in remote.slots]
-            slot.assign(remote.division.merge(shards, slot.shape))
+            shards, place = [shard[i] for shard in remote.slots], placement_of(slot)
+            if place.in_file:
+                shape = place.whole_shape(slot)
+                place.assign(slot, RemoteRows(remote.division, shards, shape))
+            else:
+                slot.assign(remote.division.merge([s.fetch() for s in shards], slot.shape))
     for variable, slot in _dense(state, model, target):
         slot.assign(variable.numpy())
     step = int(state.step.numpy()) + state.steps_before

@@ -42,6 +42,7 @@ from twml_ops.distribute.parameter_server.checkpoint import (
 from twml_ops.distribute.parameter_server.division import Division, divide_as_described
 from twml_ops.distribute.parameter_server.dynamic_rows import RemoteLookup
 from twml_ops.distribute.parameter_server.placement import ParameterServerPlacement
+from twml_ops.distribute.parameter_server.rows_in_files import PartInFile
 from twml_ops.distribute.parameter_server.state import RunState
 from twml_ops.distribute.parameter_server.tables import (
     RemoteTable,
@@ -126,9 +127,7 @@ def restore(
             for part, shard in enumerate(table.shards):
                 names = [f"{i}", *(f"{i}/{s}" for s in description["slots"])]
                 for name, variable in zip(names, [shard, *table.slots[part]], strict=True):
-                    value = _restore(variable, name, table, part, saved_division, chain)
-                    with tf.device(variable.device):
-                        sizes.append(tf.raw_ops.Size(input=value))
+                    sizes += _restore(variable, name, table, part, saved_division, chain)
         for lookup in state.lookups:
             for name, variable in lookup.variables.items():
                 with tf.device(variable.device):
@@ -165,13 +164,11 @@ def _restore_averages(
     averages: WeightAverages, state: RunState, tables: Sequence[Mapping[str, Any]], chain: _Chain
 ) -> list[tf.Tensor]:
     """Restores averages that were begun; returns the sizes of what the servers have read."""
-    sizes = []
+    sizes: list[tf.Tensor] = []
     for i, (table, means) in enumerate(zip(state.tables, averages.tables, strict=True)):
         saved = divide_as_described(tables[i], chain.servers)
         for part, mean in enumerate(means):
-            value = _restore(mean, name_of_mean(i), table, part, saved, chain)
-            with tf.device(mean.device):
-                sizes.append(tf.raw_ops.Size(input=value))
+            sizes += _restore(mean, name_of_mean(i), table, part, saved, chain)
     names = [name_of_mean(i) for i in averages.dense]
     values = chain.values(DENSE, names, [tf.float32] * len(names)) if names else []
     for mean, value in zip(averages.dense.values(), values, strict=True):
@@ -294,6 +291,48 @@ class _Chain:
             value = tf.raw_ops.TensorScatterUpdate(tensor=value, indices=indices, updates=rows)
         return value
 
+    def read_pieces(
+        self, server: int, name: str, part: PartInFile
+    ) -> Iterator[tuple[int, tf.Tensor]]:
+        """Reads a tensor of one of the servers that wrote the checkpoint, some rows at a time.
+
+        Args:
+            server: The number of the server.
+            name: The name of the tensor.
+            part: A part of the shape of the tensor.
+
+        Yields:
+            The first row and the values of neighboring rows, in order.
+        """
+        file, dtype = server_file(server, self.servers), part.dtype
+        whole, changes = self._chain[0], []
+        for each in self._chain:
+            if name in each.manifest.values[SHARDS]["by_rows"]:
+                names = [name_of_ids(name), name]
+                changes.append(_values(each, file, names, [tf.int64, dtype]))
+            else:
+                whole, changes = each, []
+        for begin, end in part.pieces():
+            (value,) = _values(whole, file, [name], [dtype], [part.slice_name(begin, end)])
+            for ids, rows in changes:  # by raw ops, as in `read_shard`
+                inside = tf.raw_ops.LogicalAnd(
+                    x=tf.raw_ops.GreaterEqual(x=ids, y=tf.constant(begin, tf.int64)),
+                    y=tf.raw_ops.Less(x=ids, y=tf.constant(end, tf.int64)),
+                )
+                at = tf.raw_ops.Where(condition=inside)
+                indices = tf.raw_ops.ExpandDims(
+                    input=tf.raw_ops.Sub(
+                        x=tf.raw_ops.GatherNd(params=ids, indices=at),
+                        y=tf.constant(begin, tf.int64),
+                    ),
+                    axis=tf.constant(1),
+                )
+                updates = tf.raw_ops.GatherNd(params=rows, indices=at)
+                value = tf.raw_ops.TensorScatterUpdate(
+                    tensor=value, indices=indices, updates=updates
+                )
+            yield begin, value
+
     def read_lookup(self, number: int, name: str, dtype: tf.DType) -> tf.Tensor:
         """Reads a variable of a lookup from the file of the server that had it."""
         file = server_file(number % self.servers, self.servers)
@@ -330,29 +369,43 @@ def _restore(
     part: int,
     saved: Division,
     chain: _Chain,
-) -> tf.Tensor:
-    """Restores a part or a slot of it, and returns the value, which is on the server."""
+) -> list[tf.Tensor]:
+    """Restores a part or a slot of it, and returns the sizes of what its server has read."""
     now = table.division
+    is_same = (saved.row_parts, saved.column_parts) == (now.row_parts, now.column_parts)
     with tf.device(variable.device):
-        if (saved.row_parts, saved.column_parts) == (now.row_parts, now.column_parts):
+        if is_same and isinstance(variable, PartInFile):
+            sizes = []
+            for begin, rows in chain.read_pieces(saved.servers[part], name, variable):
+                variable.write(begin, rows)
+                sizes.append(tf.raw_ops.Size(input=rows))
+            return sizes
+        if is_same:
             value = chain.read_shard(saved.servers[part], name, variable.dtype)
         else:
             parts = [chain.read_shard(s, name, variable.dtype) for s in saved.servers]
             # The shape of a remote tensor would wait for the server while it holds Python's lock.
             shape = table.shape[: variable.shape.rank]
             value = tf.identity(now.slice(saved.merge(parts, shape), part, shape.rank))
-        tf.raw_ops.AssignVariableOp(resource=variable.handle, value=value)
-    return value
+        if isinstance(variable, PartInFile):
+            variable.assign(value)
+        else:
+            tf.raw_ops.AssignVariableOp(resource=variable.handle, value=value)
+        return [tf.raw_ops.Size(input=value)]
 
 
 def _values(
-    checkpoint: CheckpointReader, file: str, names: Sequence[str], dtypes: Sequence[tf.DType]
+    checkpoint: CheckpointReader,
+    file: str,
+    names: Sequence[str],
+    dtypes: Sequence[tf.DType],
+    slices: Sequence[str] = (),
 ) -> list[tf.Tensor]:
-    """Reads the tensors `names` from a file of a checkpoint."""
+    """Reads the tensors `names`, or slices of them, from a file of a checkpoint."""
     values: list[tf.Tensor] = tf.raw_ops.RestoreV2(
         prefix=str(checkpoint.folder / file),
         tensor_names=names,
-        shape_and_slices=[""] * len(names),
+        shape_and_slices=slices or [""] * len(names),
         dtypes=dtypes,
     )
     return values

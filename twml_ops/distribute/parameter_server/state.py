@@ -16,9 +16,17 @@ import tensorflow as tf
 from twml_ops.distribute.parameter_server.cluster import Cluster, ClusterError
 from twml_ops.distribute.parameter_server.division import Division, divide
 from twml_ops.distribute.parameter_server.dynamic_rows import RemoteLookup
+from twml_ops.distribute.parameter_server.rows_in_files import (
+    PartInFile,
+    fill_files,
+    is_in_files,
+    open_files,
+    put_in_files,
+)
 from twml_ops.distribute.parameter_server.tables import RemoteLock, RemoteTable, RemoteVariable
 from twml_ops.distribute.parameter_server.worker_token import WorkerToken
 from twml_ops.ops._tape import tf_variable
+from twml_ops.placement import Tiered
 from twml_ops.planning import WAYS, ShardedTable
 
 GENERATIONS = 1 << 20
@@ -100,6 +108,8 @@ class RunState:
             them.
         steps_before: The updates that the optimizer has made before the run.
         lookups: The lookups of rows of ids.
+        storage: Where tables have their rows whose parts have more rows than its cache; None: all
+            tables are in the memory of the servers.
 
     Attributes:
         steps_before: The updates that the optimizer has made before the run.
@@ -126,8 +136,10 @@ class RunState:
         share_dense: bool,
         steps_before: int = 0,
         lookups: Sequence[RemoteLookup] = (),
+        storage: Tiered | None = None,
     ) -> None:
         self.prefix = prefix
+        self._storage = storage
         self.steps_before = steps_before
         self.devices = cluster.devices
         self.worker_token = WorkerToken(prefix, cluster)
@@ -150,7 +162,7 @@ class RunState:
             for what in ("finished", "reached")
         )
         self._layout = RemoteVariable(
-            f"{prefix}/layout", [len(self.tables), 2], tf.int32, self.devices[0]
+            f"{prefix}/layout", [len(self.tables), 3], tf.int64, self.devices[0]
         )
         self.markers = [RemoteVariable(f"{prefix}/marker", [], tf.int64, d) for d in self.devices]
         self.trained = list(model.trainable_variables)
@@ -271,8 +283,13 @@ class RunState:
             divisions: For each table, its parts and their servers.
         """
         for t, division in zip(self.tables, divisions, strict=True):
+            optimizer = optimizer_of(self.optimizer, t)
+            if is_in_files(t, division, self._storage):
+                assert self._storage is not None
+                put_in_files(t, self.prefix, self.devices, division, self._storage, optimizer)
+                continue
             t.create(self.prefix, self.devices, division)
-            t.create_slots(self.prefix, optimizer_of(self.optimizer, t))
+            t.create_slots(self.prefix, optimizer)
         for lookup in self.lookups:
             slots: list[float] = []
             if lookup.table is not None:
@@ -280,20 +297,62 @@ class RunState:
                 slots = [rule.initial_value(name) for name in rule.slot_names]
             lookup.create(self.prefix, self.devices, slots)
 
+    def open_files(self) -> None:
+        """Creates the files of tables whose rows are in files, before values are assigned.
+
+        Raises:
+            ValueError: A server cannot create a file.
+        """
+        for t in self.tables:
+            open_files(t, optimizer_of(self.optimizer, t))
+
+    def close_files(self) -> None:
+        """Removes the tables whose rows are in files. The values of the run are incomplete then."""
+        parts = [p for t in self.tables for p in t.shards if isinstance(p, PartInFile)]
+        parts += [p for t in self.tables for s in t.slots for p in s if isinstance(p, PartInFile)]
+        if parts:
+            self.invalidate()
+        for part in parts:
+            part.destroy()
+        for part in parts:
+            part.exists()  # waits for the server
+
     def write_layout(self) -> None:
-        """Tells the other workers how each table is divided."""
+        """Tells the other workers how each table is divided, and whether it is in files."""
         places = [t.division.place for t in self.tables]
-        numbers = [[WAYS.index(place.way), place.first] for place in places]
-        self._layout.assign(tf.constant(numbers, tf.int32, [len(places), 2]))
+        cached = [self._cache_rows(t, t.division) for t in self.tables]
+        numbers = [[WAYS.index(p.way), p.first, n] for p, n in zip(places, cached, strict=True)]
+        self._layout.assign(tf.constant(numbers, tf.int64, [len(places), 3]))
 
     def read_layout(self) -> list[Division]:
-        """Reads how the chief has divided each table."""
-        places = [ShardedTable(WAYS[way], int(i)) for way, i in self._layout.value().numpy()]
-        return [divide(place, len(self.devices)) for place in places]
+        """Reads how the chief has divided each table.
+
+        Raises:
+            ValueError: The chief has the rows of tables in other places.
+        """
+        found = []
+        for table, (way, first, cached) in zip(
+            self.tables, self._layout.value().numpy().tolist(), strict=True
+        ):
+            found.append(divide(ShardedTable(WAYS[way], first), len(self.devices)))
+            own = self._cache_rows(table, found[-1])
+            if own != cached:
+                raise ValueError(
+                    f"storage must be equal in all processes of a run: expected {cached} rows of "
+                    f"{table.path} in each cache (0: it is in memory), as the chief has, got {own}"
+                )
+        return found
+
+    def _cache_rows(self, table: RemoteTable, division: Division) -> int:
+        """Returns the rows of the cache of each part of a table; 0: it is in memory."""
+        storage = self._storage
+        return storage.cache_rows if storage and is_in_files(table, division, storage) else 0
 
     def initialize(self) -> None:
         """Assigns initial values, which a single process would draw in the same order."""
         for t in self.tables:
+            if fill_files(t):
+                continue
             rule = optimizer_of(self.optimizer, t).update_rule
             t.initialize()
             for slots in t.slots:

@@ -20,6 +20,8 @@ import tensorflow as tf
 
 from twml_ops import _keras, placement
 from twml_ops.distribute.parameter_server.division import WHOLE, Division
+from twml_ops.distribute.parameter_server.encoding import ShardEntries
+from twml_ops.ops._library import library
 from twml_ops.ops._tape import tf_variable
 
 _MESSAGE_BYTES = 64 << 20  # of one transfer; a protocol buffer has at most 2 GB
@@ -123,6 +125,42 @@ class RemoteVariable:
             parts.append(tf.identity(part.numpy()))
         return tf.concat(parts, axis=0) if parts else tf.constant(whole.numpy())
 
+    def fetch_rows(self, begin: int, end: int) -> tf.Tensor:
+        """Copies the rows [begin, end) to this process."""
+        with tf.device(self.device):
+            part = self.value()[begin:end]
+        return tf.constant(part.numpy())
+
+    def multiply(self, entries: ShardEntries, binary: bool) -> tf.Tensor:
+        """Multiplies a batch with the table that this is, or a part of one, on its server.
+
+        Args:
+            entries: The batch, on the server.
+            binary: Whether the entries have no values.
+
+        Returns:
+            float32 [B, D], on the server.
+        """
+        product: tf.Tensor = library.twml_resource_sparse_linear(
+            *entries, self.handle, binary=binary
+        )
+        return product
+
+    def values_gradient(self, entries: ShardEntries, gradient: tf.Tensor) -> tf.Tensor:
+        """Computes the gradient of the values of a batch that was multiplied.
+
+        Args:
+            entries: The batch, on the server.
+            gradient: float32 [B, D], the gradient of the product, on the server.
+
+        Returns:
+            float32 [K], on the server.
+        """
+        found: tf.Tensor = library.twml_resource_sparse_linear_values_grad(
+            entries.ids, entries.row_splits, self.handle, gradient
+        )
+        return found
+
     def _cast(self, value: Any) -> tf.Tensor:
         value = tf.convert_to_tensor(value)
         return value if value.dtype == self.dtype else tf.cast(value, self.dtype)
@@ -205,6 +243,31 @@ class RemoteLock:
                 released = tf.raw_ops.ConsumeMutexLock(mutex_lock=lock)
             # Otherwise it would wait for all ops before that have effects and no resource.
             graph.experimental_acd_manager.run_independently(released)
+
+
+class RemoteRows:
+    """A table or a slot of one on servers, of which slices of rows are copied to this process.
+
+    Args:
+        division: The parts and their servers.
+        parts: The variable of each part.
+        shape: The shape of the whole, [N, ...].
+    """
+
+    def __init__(
+        self, division: Division, parts: Sequence[RemoteVariable], shape: Sequence[Any]
+    ) -> None:
+        self.shape = tf.TensorShape(shape)
+        self._division, self._parts = division, parts
+
+    def __getitem__(self, rows: slice) -> tf.Tensor:
+        """The rows of a slice without a step, whose begin and end are given."""
+        begin, end = rows.start, min(rows.stop, self.shape[0])
+        found = [
+            each.fetch_rows(*self._division.rows_on(i, begin, end))
+            for i, each in enumerate(self._parts)
+        ]
+        return self._division.merge(found, [end - begin, *self.shape[1:]], begin)
 
 
 class RemoteTable:
@@ -368,6 +431,15 @@ def _copy_table(source: Any, target: Any, tables: Mapping[str, tf.Tensor]) -> No
     if isinstance(target, RemoteTable):
         target.initializer, target.was_trained = source.initializer, source.was_trained
         return
+    place = placement.placement_of(target)
+    if isinstance(place, placement.TieredPlacement):
+        if source.shards:
+            place.assign(target, RemoteRows(source.division, source.shards, source.shape))
+        elif source.name in tables:
+            place.assign(target, tables[source.name])
+        else:
+            place.begin_with(source.initializer)
+        return
     if source.shards:
         value = source.fetch()
     else:
@@ -375,9 +447,9 @@ def _copy_table(source: Any, target: Any, tables: Mapping[str, tf.Tensor]) -> No
     tf_variable(target).assign(tf.cast(value, target.dtype))
 
 
-def _value_of(table: Any, shape: Sequence[int]) -> tf.Tensor:
-    """The values of a whole table, as an initializer of a table of its shape."""
-    del shape
+def _value_of(table: Any, shape: Sequence[int], dtype: Any = None) -> tf.Tensor:
+    """The values of a whole table, as an initializer of a table of its shape and type."""
+    del shape, dtype
     return tf.convert_to_tensor(placement.placement_of(table).read(table))
 
 

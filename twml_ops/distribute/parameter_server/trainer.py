@@ -157,6 +157,11 @@ class HybridTrainer:
         facts_may_differ: Names of facts in which a checkpoint may differ.
         checkpoint_policy: Whether checkpoints have all rows of the tables or those that changed;
             see `twml_ops.checkpoint.TablePolicy`.
+        storage: Where the servers have the rows of large tables, with their slots: in files in a
+            folder `server-NUMBER` of the folder `storage.path`, on the host of each server, with a
+            cache of `cache_rows` rows in memory. A table is large if a part of it has more rows
+            than the cache. Rows are not read ahead. Not available in the mode "hogwild". None: all
+            tables are in the memory of the servers.
         saved_slots: The optimizer's slots of an earlier training, with which the run begins if it
             has no checkpoint; None: the slots are new.
         timeout: Limit in seconds for a step, and for waiting for servers or workers.
@@ -200,6 +205,7 @@ class HybridTrainer:
         checkpoint_facts: Mapping[str, Any] | None = None,
         facts_may_differ: Sequence[str] = (),
         checkpoint_policy: Literal["full", "one-shot", "consecutive", "intermittent"] = "full",
+        storage: placement.Tiered | None = None,
         saved_slots: SavedSlots | None = None,
         timeout: float = 120.0,
         name: str = "hybrid",
@@ -233,6 +239,12 @@ class HybridTrainer:
             raise ValueError(f"timeout must be positive, got {timeout}")
         require_native("HybridTrainer")
         check_optimizer(optimizer, exchange_every)
+        hogwild = any(e.concurrency == "hogwild" for e in component_optimizers(optimizer))
+        if storage is not None and (mode == "hogwild" or hogwild):
+            raise ValueError(
+                'storage needs updates with locks, expected mode "sync" or "async" and optimizers '
+                f'with concurrency="locked", got mode="{mode}"'
+            )
         self.cluster = Cluster.from_environment() if cluster is None else cluster
         workers = len(self.cluster.workers)
         for option, is_used in (
@@ -264,7 +276,7 @@ class HybridTrainer:
         self._pipeline = pipeline
         self._exchange_every = exchange_every
         self._steps_per_execution = steps_per_execution
-        self._saved_slots = saved_slots
+        self._saved_slots, self._storage = saved_slots, storage
         self._prefix = f"twml/{name}"
         if self._facts is not None:  # servers may outlive a run
             digest = hashlib.sha256(json.dumps(self._facts, sort_keys=True).encode()).hexdigest()
@@ -433,10 +445,20 @@ class HybridTrainer:
         averages = [] if self._averages is None else self._averages.variables()
 
         def remove() -> None:
+            self.state.close_files()
             for variable in (*self.state.variables(), *averages):
                 variable.destroy()
 
         self._call("releasing variables", remove)
+
+    def release_files(self) -> None:
+        """Removes tables whose rows are in files from the servers, with their files.
+
+        Only the chief calls this, when no worker will use the tables again. A chief that is started
+        again fills the servers anew.
+        """
+        if self.state is not None and self._storage is not None:
+            self._call("removing files", self.state.close_files)
 
     def evaluate(self, dataset: Any, metrics: Any = ()) -> dict[str, float]:
         """Evaluates the model with the tables on the servers.
@@ -556,7 +578,7 @@ class HybridTrainer:
         share_dense = len(cluster.workers) > 1
         args = (self._prefix, cluster, self.placement.tables, model, self.optimizer, share_dense)
         before = 0 if self._saved_slots is None else self._saved_slots.step
-        after = (before, self.placement.lookups)
+        after = (before, self.placement.lookups, self._storage)
         self.state = self._call("creating the shared variables", RunState, *args, *after)
         if not share_dense or self._exchange_every > 1:
             tables = [self.placement.tables] if hasattr(self.optimizer, "optimizer_of") else []
@@ -601,6 +623,7 @@ class HybridTrainer:
         state, folder = self.state, self._checkpoint_dir
         hosts = resources_of(self.cluster, self.mode != "sync", self._steps_per_execution)
         state.create(self._table_plan.divide(self.placement, hosts))
+        state.open_files()
         state.write_layout()
         for lookup in state.lookups:
             if lookup.shared is not None:

@@ -6,6 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from twml_ops.distribute.parameter_server.rows_in_files import PartInFile
 from twml_ops.distribute.parameter_server.state import RunState
 from twml_ops.distribute.parameter_server.tables import RemoteVariable
 from twml_ops.ops._tape import tf_variable
@@ -44,7 +45,17 @@ class WeightAverages:
                 self._pairs.append((weight, self.dense[i]))
 
     def take(self) -> None:
-        """Adds a snapshot of the current weights to the average."""
+        """Adds a snapshot of the current weights to the average.
+
+        Raises:
+            ValueError: Rows of a table are in files: the average would need the memory of all.
+        """
+        for weight, _ in self._pairs:
+            if isinstance(weight, PartInFile):
+                raise ValueError(
+                    f"weights are averaged in memory, expected {weight.name} in memory, got rows "
+                    "in files"
+                )
         count = int(self.count.numpy()) + 1
         for weight, mean in self._pairs:
             with tf.device(weight.device):

@@ -81,6 +81,7 @@ LIBRARY_ONLY = {
     **dict.fromkeys(
         (
             *("twml_open_tiered_rows", "twml_attach_slots", "twml_prefetch_rows"),
+            *("twml_open_server_rows", "twml_close_server_rows"),
             *("twml_read_tiered_rows", "twml_write_tiered_rows", "twml_tiered_statistics"),
             *("twml_tiered_sparse_linear", "twml_tiered_sparse_linear_values_grad"),
         ),
