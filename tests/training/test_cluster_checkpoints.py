@@ -1,5 +1,6 @@
 """Of which run the checkpoints of a cluster are, and who may continue or remove them."""
 
+import dataclasses
 import json
 
 import pytest
@@ -16,8 +17,11 @@ from twml_ops.training.cluster import (
 )
 from twml_ops.training.cluster_checkpoints import ClusterCheckpoints, cluster_facts
 from twml_ops.training.cluster_evaluator import append_evaluation
+from twml_ops.training.cluster_stages import ClusterStages
 from twml_ops.training.config import DEFAULT, ClusterOptions, RunConfig
 from twml_ops.training.errors import UserError
+from twml_ops.training.kept_results import KeptTrials
+from twml_ops.training.reporter import SILENT
 
 CONFIG = RunConfig("csv:a.csv", model="sparse_mlp", learning_rate=0.1, cluster=ClusterOptions())
 
@@ -78,6 +82,19 @@ def test_another_start_continues_a_run_only_if_that_is_asked_for(tmp_path, start
     model = stages / "stage-1.keras"
     assert model.read_text() == "the model"  # that of the run, not one built anew
     assert len(names(folder)) == len(before)
+
+
+def test_a_chief_that_is_restarted_has_the_trials_of_models_until_they_are_removed(tmp_path, start):
+    start("first")
+    config = dataclasses.replace(CONFIG, model="auto")
+    for _ in range(2):
+        saved = ClusterCheckpoints(tmp_path / "run", config, resume=False, overwrite=False)
+        stages = ClusterStages(config, tmp_path / "run", SILENT, resume=False)
+        before = stages.load_trials()
+        stages.keep_trials(KeptTrials([], 3.0 if before is None else before.seconds + 1))
+    assert stages.load_trials() == KeptTrials([], 4.0)
+    saved.remove()
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(

@@ -246,7 +246,7 @@ def test_one_worker_trains_the_weights_of_one_process(labels, tmp_path):
 @pytest.mark.one_tf
 @pytest.mark.slow
 def test_one_worker_gives_ids_the_rows_that_one_process_gives(tmp_path):
-    """More ids than the table has rows, in `train` as in a cluster; two workers take turns."""
+    """More ids than the table has rows, in `train` as in a cluster; also of two workers."""
     data = f"csv:{tmp_path / 'x.csv'}"
     rng = np.random.default_rng(0)
     ids = rng.zipf(1.5, 400) % 97
@@ -265,15 +265,31 @@ def test_one_worker_gives_ids_the_rows_that_one_process_gives(tmp_path):
         np.testing.assert_allclose(got, want, rtol=0, atol=1e-5 if got.dtype == np.float32 else 0)
     same_slots(tmp_path / "run", tmp_path / "alone")
     command = _child.command("twml_ops.cli", "launch", "--ps", "1", "--workers", "2", "--", "train")
-    words = ["--data", data, "--out", str(tmp_path / "two"), *options]
-    done = subprocess.run([*command, *words], capture_output=True, text=True, timeout=600)
-    assert done.returncode == 1
-    assert 'needs mode="sync" or one worker, got mode="async" and 2 workers' in done.stdout
-    assert not (tmp_path / "two").exists()
-    words += ["--mode", "sync", "--overwrite"]
-    done = subprocess.run([*command, *words], capture_output=True, text=True, timeout=600)
-    assert done.returncode == 0, done.stdout
-    assert TrainedRun(tmp_path / "two").model.get_layer("ids").lookup.num_rows_in_use == 23
+    for mode in ("async", "sync"):
+        words = ["--data", data, "--out", str(tmp_path / mode), "--mode", mode, *options]
+        done = subprocess.run([*command, *words], capture_output=True, text=True, timeout=600)
+        assert done.returncode == 0, done.stdout
+        assert TrainedRun(tmp_path / mode).model.get_layer("ids").lookup.num_rows_in_use == 23
+
+
+@pytest.mark.slow
+def test_a_cluster_trains_the_model_that_its_chief_has_chosen_as_one_process_does(tmp_path):
+    """In the time limit there is one trial, after which the options are the same in both."""
+    data = write_clicks(tmp_path / "clicks.csv")
+    options = ["--model", "auto", "--time-limit", "0.001", "--max-epochs", "3"]
+    options += ["--validation", "random"]
+    status, output = chief(data, tmp_path, *options)
+    assert status == 0, output
+    alone = ["--data", data, "--out", str(tmp_path / "alone"), "--batch-size", "16", *options]
+    done = forked.run(["-m", "twml_ops.cli", "train", *alone], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    facts = [json.loads((tmp_path / name / "run.json").read_text()) for name in ("run", "alone")]
+    for key in ("model", "model_options", "learning_rate", "batch_size"):
+        assert facts[0][key] == facts[1][key], key
+    for name in ("model_choice", "epoch_choice"):
+        assert facts[0][name].keys() == facts[1][name].keys()
+    trials = [[(t["model"], t["losses"]) for t in f["model_choice"]["trials"]] for f in facts]
+    assert trials[0] == trials[1]
 
 
 def same_slots(run, other):

@@ -126,7 +126,6 @@ def test_ensembles_of_successive_seeds_have_no_member_in_common():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"model": "auto"}, "--model auto: a cluster trains one model"),
         ({"checkpoint_bits": 8}, "checkpoints of a cluster are not quantized"),
         ({"storage": "files", "cache_rows": 0}, "--cache-rows must be at least 1, got 0"),
     ],

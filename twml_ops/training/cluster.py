@@ -32,13 +32,13 @@ def check_cluster(config: RunConfig, *, peers: bool = False) -> None:
         peers: whether the processes are peers, which have no servers.
 
     Raises:
-        UserError: the model is to be chosen, checkpoints of servers are to be
-            quantized, the slots of several models are to be saved, tables are to be in files of
-            peers or updated there without locks, or a plan is to divide the tables of several
-            models, or cannot be read.
+        UserError: peers are to choose the model, checkpoints of servers are to be quantized, the
+            slots of several models are to be saved, tables are to be in files of peers or updated
+            there without locks, or a plan is to divide the tables of several models, or cannot be
+            read.
     """
-    if config.model == AUTO:
-        raise UserError("--model auto: a cluster trains one model; choose it in one process")
+    if peers and config.model == AUTO:
+        raise UserError("--model auto: peers train one model; choose it in one process")
     if not peers and (config.checkpoint_bits, config.checkpoint_slot_bits) != (32, 32):
         raise UserError(
             "--checkpoint-bits, --checkpoint-slot-bits: checkpoints of a cluster are not quantized"
@@ -56,7 +56,7 @@ def _check_plan(config: RunConfig) -> None:
     plan = None if config.cluster is None else config.cluster.plan
     if plan is None:
         return
-    if config.model == DEFAULT:
+    if config.model in (DEFAULT, AUTO):
         raise UserError("--plan: a plan is of the tables of one model; name it with --model")
     try:
         read_plan(Path(plan))

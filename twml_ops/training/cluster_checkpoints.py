@@ -19,7 +19,7 @@ from twml_ops.training.checkpoints import unfinished_run
 from twml_ops.training.cluster import EVALUATIONS, STAGES, checkpoint_dir, stages_dir
 from twml_ops.training.config import RunConfig
 from twml_ops.training.errors import UserError
-from twml_ops.training.kept_results import MEMBERS, MemberStore
+from twml_ops.training.kept_results import MEMBERS, MemberStore, TrialStore
 
 START = "start"
 _OF_STAGE = ("stage", "epoch_steps", "step_examples", "examples")  # the trainer compares them
@@ -145,6 +145,7 @@ class ClusterCheckpoints:
         if not self.folder.is_dir():
             return
         for folder in self._stages():
+            TrialStore(folder).remove()
             for path in (*folder.glob("stage-*"), folder / f"{RUN}.json", folder / BEAT):
                 if path.is_dir():  # the best weights of a stage
                     shutil.rmtree(path)

@@ -38,7 +38,7 @@ from twml_ops.training.cluster import (
 )
 from twml_ops.training.config import RunConfig
 from twml_ops.training.errors import UserError
-from twml_ops.training.kept_results import MEMBERS, MemberStore
+from twml_ops.training.kept_results import MEMBERS, KeptTrials, MemberStore, TrialStore
 from twml_ops.training.reporter import Reporter
 from twml_ops.training.results import FittedModel
 from twml_ops.training.run_folder import is_run, read_run
@@ -205,6 +205,22 @@ class ClusterStages:
         """Keeps the model of a stage, which is a member of an ensemble."""
         stage = self.decisions.get(f"stage-{number}")
         self._members.save(number, fitted, Stage.from_json(stage).config)
+
+    def load_trials(self) -> KeptTrials | None:
+        """The trials of `--model auto` that an earlier chief of the run has done."""
+        return self._trials.load(self.asked)
+
+    def keep_trials(self, kept: KeptTrials) -> None:
+        """Keeps the trials of `--model auto`, which a chief that is restarted does not repeat.
+
+        Args:
+            kept: all trials so far.
+        """
+        self._trials.save(self.asked, kept)
+
+    @property
+    def _trials(self) -> TrialStore:
+        return TrialStore(Path(self.decisions.folder))
 
     @property
     def _members(self) -> MemberStore:

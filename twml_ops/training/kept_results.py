@@ -7,7 +7,7 @@ import json
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import tensorflow as tf
 
@@ -30,6 +30,16 @@ class KeptTrials(NamedTuple):
 
     results: Sequence[TrialResult]
     seconds: float
+
+
+class KeepsTrials(Protocol):
+    """What keeps the trials of a search, for a process that goes on with it."""
+
+    def load_trials(self) -> KeptTrials | None:
+        """The trials that an earlier process has done; None if there are none."""
+
+    def keep_trials(self, kept: KeptTrials) -> None:
+        """Keeps all trials so far."""
 
 
 class TrialStore:

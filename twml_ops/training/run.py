@@ -135,10 +135,9 @@ def train(
             stages.follow(data, parts)
         config = with_batch_size(config, sizes[0], not rate_given)
         second = second and with_batch_size(second, sizes[0], not rate_given, second=True)
-        if stages is not None:
-            workers = len(stages.cluster.workers)
-            config = with_shared_batch(config, chosen, workers)
-            second = second and with_shared_batch(second, chosen, workers)
+        shared = partial(_shared_among_workers, stages=stages, chosen=chosen)
+        if config.model != AUTO:  # which is chosen in this process alone
+            config, second = shared(config), second and shared(second)
         reporter.data(data, held_out, sizes)
         if holdout == "time" and not eval_is_given:
             reporter.split_in_time(data.schema)
@@ -165,7 +164,10 @@ def train(
             else:
                 parse_all(held_out)
         make_runner = _runners(stages, parts)
-        choices = choose(config, data, parts, logs, reporter, checkpoints, second, make_runner)
+        choices = choose(
+            *(config, data, parts, logs, reporter, checkpoints, second, make_runner),
+            *(stages, shared),
+        )
         config, choice = choices.config, choices.epochs
         with original_errors(data, held_out, *(parts or ())):
             fit = final_fit(make_runner, choices, data, held_out, logs, reporter, checkpoints)
@@ -213,6 +215,15 @@ def train(
             statistics=statistics,
             phases=phases,
         )
+
+
+def _shared_among_workers(
+    config: RunConfig, *, stages: ClusterStages | None, chosen: RunConfig
+) -> RunConfig:
+    """The configuration with which each worker of a cluster trains."""
+    if stages is None:
+        return config
+    return with_shared_batch(config, chosen, len(stages.cluster.workers))
 
 
 def _runners(stages: ClusterStages | None, parts: TrainingParts | None) -> MakeRunner:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -15,7 +15,7 @@ from twml_ops.data import Schema, Source, TrainingParts, original_errors
 from twml_ops.training.checkpoints import RunCheckpoints
 from twml_ops.training.config import AUTO, DEFAULT, DEFAULT_TIME_LIMIT, RunConfig
 from twml_ops.training.errors import UserError
-from twml_ops.training.kept_results import KeptTrials
+from twml_ops.training.kept_results import KeepsTrials, KeptTrials
 from twml_ops.training.labels import weighted
 from twml_ops.training.model import for_trial, model_maker, with_learning_rate, without_optimizer
 from twml_ops.training.model_options import LEARNING_RATE, builder_of, options_of
@@ -53,6 +53,8 @@ def choose(
     checkpoints: RunCheckpoints | None = None,
     second: RunConfig | None = None,
     make_runner: MakeRunner = local_runner,
+    trials: KeepsTrials | None = None,
+    shared: Callable[[RunConfig], RunConfig] = lambda config: config,
 ) -> Choices:
     """Chooses the model if it is "auto", and the number of epochs if there are validation data.
 
@@ -68,6 +70,8 @@ def choose(
             None: there are none.
         second: configuration with the second model; None: there is none.
         make_runner: says where to train; `--model auto` trains in this process.
+        trials: keeps the trials of `--model auto`; None: `checkpoints` do.
+        shared: the configuration with which several processes train a model that was chosen.
 
     Raises:
         UserError: there are no validation data to choose a model, or no model can be trained.
@@ -77,7 +81,10 @@ def choose(
     chosen = Choices(config, parts, before)
     with original_errors(data, *(parts or ())):
         if config.model == AUTO:
-            config, epochs, model = _choose_model(config, data, parts, logs, reporter, checkpoints)
+            config, epochs, model = _choose_model(
+                config, data, parts, logs, reporter, checkpoints, trials or checkpoints
+            )
+            config = shared(config)
             chosen = Choices(config, parts, before or epochs, model)
             if checkpoints and config.refit:
                 checkpoints.choice = chosen.epochs
@@ -140,11 +147,10 @@ def _choose_model(
     logs: Path | None,
     reporter: Reporter,
     checkpoints: RunCheckpoints | None,
+    trials: KeepsTrials | None,
 ) -> tuple[RunConfig, EpochChoice, ModelChoice]:
     with phase("choice of the model", whole=True), _continued(checkpoints):
-        return choose_model(
-            config, data.schema, parts, below(logs, "trials"), reporter, checkpoints
-        )
+        return choose_model(config, data.schema, parts, below(logs, "trials"), reporter, trials)
 
 
 @contextlib.contextmanager
@@ -349,7 +355,7 @@ def choose_model(
     parts: TrainingParts | None,
     log_dir: Path | None,
     reporter: Reporter,
-    checkpoints: RunCheckpoints | None = None,
+    trials: KeepsTrials | None = None,
 ) -> tuple[RunConfig, EpochChoice, ModelChoice]:
     """Tries models, then changes one option of the best one at a time.
 
@@ -365,8 +371,8 @@ def choose_model(
         parts: training data and validation data; None: there are too few examples.
         log_dir: folder of the TensorBoard logs, with one for each trial; None: there are none.
         reporter: is told what happens.
-        checkpoints: the checkpoints of the run, which keep the trials that are done. A run that is
-            continued does not repeat them, and their time counts. None: none are kept.
+        trials: keeps the trials that are done. A run that is continued does not repeat them, and
+            their time counts. None: none are kept.
 
     Returns:
         (the configuration with the chosen model, its number of epochs, the trials).
@@ -377,7 +383,7 @@ def choose_model(
     """
     if parts is None:
         raise UserError("--model auto needs validation data, for which there are too few examples")
-    search = _Search(config, parts, log_dir, reporter, checkpoints)
+    search = _Search(config, parts, log_dir, reporter, trials)
     reporter.trials(parts.validation.name, parts.validation.num_examples())
     for name in _names(schema):
         search.attempt(dataclasses.replace(config, model=name))
@@ -419,12 +425,12 @@ class _Search:
         parts: TrainingParts,
         log_dir: Path | None,
         reporter: Reporter,
-        checkpoints: RunCheckpoints | None,
+        trials: KeepsTrials | None,
     ) -> None:
         self._parts, self._log_dir, self._reporter = parts, log_dir, reporter
         self._given, self._limit = config, config.time_limit or DEFAULT_TIME_LIMIT
-        self._checkpoints = checkpoints
-        kept = checkpoints.load_trials() if checkpoints else None
+        self._trials = trials
+        kept = trials.load_trials() if trials else None
         self._earlier = list(kept.results) if kept else []  # in the order of the attempts
         self._start = time.perf_counter() - (kept.seconds if kept else 0.0)
         self._results: list[TrialResult] = []
@@ -453,8 +459,8 @@ class _Search:
         better = result.choice is not None and best
         if better:
             self.best = result
-        if self._checkpoints and not self._earlier:
-            self._checkpoints.keep_trials(KeptTrials(self._results, self._elapsed()))
+        if self._trials and not self._earlier:
+            self._trials.keep_trials(KeptTrials(self._results, self._elapsed()))
         self._reporter.trial(len(self._results), result.trial, better)
         return better
 

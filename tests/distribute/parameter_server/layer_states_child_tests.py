@@ -43,58 +43,41 @@ def check(hybrid, seen, mean, variance):
     np.testing.assert_allclose(got[2:], [mean, variance], 1e-5)
 
 
-def sums_of(batch):
-    return batch[0][1].numpy().sum(axis=1)
+def moving(batches, mean, variance):
+    """The moving mean and variance after batches, from those before."""
+    for (_, values), _ in batches:
+        sums = values.numpy().sum(axis=1)
+        mean, variance = 0.9 * mean + 0.1 * sums.mean(), 0.9 * variance + 0.1 * sums.var()
+    return mean, variance
 
 
 @child_test
 def states_of_layers_learn_from_the_batches_of_all_asynchronous_workers():
-    """In the order of the updates; a change is added to the state that others have changed."""
-    for options in ({}, {"exchange_every": 2}):
-        batches, k = whole_batches(), options.get("exchange_every", 1)
-        first, second = asynchronous_workers(
-            [partial(build, k == 1), partial(build, False)],
-            partial(optimizers.SGD, 0.1),
-            batches[0],
-            **options,
-        )
-        mean, variance = np.zeros(1), np.ones(1)
-        groups = [batches[i : i + k] for i in range(0, len(batches), k)]
-
-        def after(group, mean, variance):
-            for each in group:
-                mean = 0.9 * mean + 0.1 * sums_of(each).mean()
-                variance = 0.9 * variance + 0.1 * sums_of(each).var()
-            return mean, variance
-
-        if k == 1:
-            stop = first.model.get_layer("stop")
-            stop.go.enqueue(0.0)
-        for hybrid, group in zip((second, first, second), groups, strict=False):
-            step_with(hybrid, *group)
-            mean, variance = after(group, mean, variance)
-        check(second, batches[: 3 * k], mean, variance)
-        if k > 1:
-            continue
-        late = stop.step_until_there(first, *groups[3])
-        step_with(second, *groups[4])
-        stop.go.enqueue(0.0)
-        late.join()
-        found = [after(groups[i], mean, variance) for i in (3, 4)]
-        want = [x + sum(f[i] - x for f in found) for i, x in enumerate((mean, variance))]
-        check(first, batches[:5], *want)
+    """A change is added to the state that another worker has changed meanwhile."""
+    batches = whole_batches()
+    models = [partial(build, True), partial(build, False)]
+    first, second = asynchronous_workers(models, partial(optimizers.SGD, 0.1), batches[0])
+    step_with(second, batches[0])
+    stop = first.model.get_layer("stop")
+    late = stop.step_until_there(first, batches[1])
+    step_with(second, batches[2])
+    stop.go.enqueue(0.0)
+    late.join()
+    before = moving(batches[:1], np.zeros(1), np.ones(1))
+    found = [moving(batches[i : i + 1], *before) for i in (1, 2)]
+    check(first, batches[:3], *(x + sum(f[i] - x for f in found) for i, x in enumerate(before)))
 
 
 @child_test
-def weights_that_nothing_changes_are_not_sent_back():
-    """A worker changes the states that its batches change, and no other ones."""
-    batches = whole_batches()
-    models = [partial(model_with_states, False)] * 2
-    first, second = asynchronous_workers(models, partial(optimizers.SGD, 0.1), batches[0])
-    fixed = [s for s in first.state.shared_variables if not s.trained]
-    assert fixed
-    for shared in fixed:
-        shared.remote.assign(tf.fill(shared.remote.shape, 3.0))
-    for hybrid in (first, second):
-        step_with(hybrid, batches[0])
-    assert all((shared.remote.numpy() == 3.0).all() for shared in fixed)
+def states_of_layers_learn_from_all_batches_of_an_exchange_and_other_weights_are_not_sent_back():
+    batches = whole_batches()[:2]
+    make, models = partial(optimizers.SGD, 0.1), [partial(build, False)] * 2
+    first, second = asynchronous_workers(models, make, batches[0], exchange_every=2)
+    fixed = {id(v) for v in first.model.get_layer("fixed").weights}
+    shared = [s.remote for s in first.state.shared_variables if id(s.local) in fixed]
+    assert len(shared) == 2
+    for variable in shared:
+        variable.assign(tf.fill(variable.shape, 3.0))  # another value than both workers have
+    step_with(second, *batches)
+    check(second, batches, *moving(batches, np.zeros(1), np.ones(1)))
+    assert all((variable.numpy() == 3.0).all() for variable in shared)

@@ -52,7 +52,8 @@ def look_up_and_die(hybrid, ids):
     """Gives rows to ids, of which nothing else is told."""
     (lookup,) = hybrid.state.lookups
     link = hybrid.placement.links[lookup.number]
-    tf.function(lambda: lookup.find(tf.constant(ids, tf.int64), True, link), autograph=False)()
+    ids = np.array(ids)
+    tf.function(lambda: lookup.find(tf.constant(ids), True, link), autograph=False)()
 
 
 def table_of(hybrid):
@@ -71,24 +72,22 @@ def initial_rows(hybrid):
 @child_test
 def a_late_gradient_does_not_reach_the_next_id_of_a_row():
     """Of two ids of a batch, one loses its row to another id while the gradient is on its way."""
-    for axis in ("row", "column"):
-        first, second = workers(stops=True, partition_axis=axis)
-        stop = first.model.get_layer("stop")
-        stop.go.enqueue(0.0)
-        step(first, [1, 2])
-        late = stop.step_until_there(first, batch([1, 2]))
-        for i in range(1, 5):  # all rows get other ids, except the one of id 1
-            step(second, [1, *range(i * 100, i * 100 + CAPACITY // 2)])
-        before = table_of(second)
-        stop.go.enqueue(0.0)
-        late.join()
-        after = table_of(first)
-        same(before[-1:], after[-1:])
-        (row,) = np.flatnonzero(after[-1] == 1)
-        assert 2 not in after[-1]
-        for old, new in zip(before[:2], after[:2], strict=True):
-            changed = np.flatnonzero((old != new).any(axis=1))
-            assert changed.tolist() == [row]
+    first, second = workers(stops=True, partition_axis="row")
+    stop = first.model.get_layer("stop")
+    stop.go.enqueue(0.0)
+    step(first, [1, 2])
+    late = stop.step_until_there(first, batch([1, 2]))
+    for i in range(1, 4):  # all rows get other ids, except the one of id 1
+        step(second, [1, *range(i * 100, i * 100 + CAPACITY // 2)])
+    before = table_of(second)
+    stop.go.enqueue(0.0)
+    late.join()
+    after = table_of(first)
+    same(before[-1:], after[-1:])
+    (row,) = np.flatnonzero(after[-1] == 1)
+    assert 2 not in after[-1]
+    for old, new in zip(before[:2], after[:2], strict=True):
+        assert np.flatnonzero((old != new).any(axis=1)).tolist() == [row]
 
 
 @child_test
@@ -149,23 +148,23 @@ def one_of_two_asynchronous_workers_trains_as_one_process_does():
 
 @child_test
 def a_checkpoint_has_no_row_of_another_id_whenever_it_is_written():
-    for policy in ("consecutive", "full"):
-        with tempfile.TemporaryDirectory() as folder:
-            options = {"checkpoint_dir": folder, "checkpoint_policy": policy}
-            options["partition_axis"] = "row"
-            first, second = workers(**options)
-            for i in range(3):
-                step(second, range(i * 10, i * 10 + 10))
+    with tempfile.TemporaryDirectory() as folder:
+        options = {"checkpoint_dir": folder, "checkpoint_policy": "consecutive"}
+        options["partition_axis"] = "row"
+        first, second = workers(**options)
+        for i in range(3):
+            step(second, range(i * 10, i * 10 + 10))
+            if i == 1:
                 first.save()
-            look_up_and_die(second, range(500, 505))
-            rows, slots, keys = table_of(first)
-            given = np.isin(keys, range(500, 505))
-            first.save()
-            rows[given], slots[given] = initial_rows(first)[given], 0.1
-            again, _ = workers(**options, servers=3)
-            same([rows, slots, keys], table_of(again))
-            _, model = next(iter_checkpoints(build, folder))
-            assert any(np.array_equal(w, rows) for w in model.get_weights())
+        look_up_and_die(second, range(500, 505))
+        rows, slots, keys = table_of(first)
+        given = np.isin(keys, range(500, 505))
+        first.save()
+        rows[given], slots[given] = initial_rows(first)[given], 0.1
+        again, _ = workers(**options, servers=3)
+        same([rows, slots, keys], table_of(again))
+        _, model = next(iter_checkpoints(build, folder))
+        assert any(np.array_equal(w, rows) for w in model.get_weights())
 
 
 @child_test
@@ -175,8 +174,8 @@ def a_part_that_is_read_after_its_lookup_has_no_row_of_a_later_id():
     (table,) = first.state.tables
     _, recent = table.lookup.shared.snapshot_of_lookup(table.lookup.variables)
     before = table_of(first)[-1]
-    for i in range(3):
-        step(second, range(500 + 10 * i, 510 + 10 * i))
+    for i in range(2):
+        step(second, range(500 + 15 * i, 515 + 15 * i))
     found = []
     for part, shard in enumerate(table.shards):
         rows, value = table.lookup.shared.snapshot_of_part(table, part, recent, shard.value)
