@@ -1,8 +1,8 @@
 // Tables whose rows are in a file, with a variable as the cache of some of them.
 //
-// A variable has such rows while the resource that OpenTieredRows returned exists, or on a server from
-// OpenServerRows to CloseServerRows. Kernels that use tables find them by the variable, which costs
-// one comparison if there are none in the process.
+// A variable has such rows while the resource that OpenTieredRows returned exists, or on a server
+// from OpenServerRows to CloseServerRows. Kernels that use tables find them by the variable, which
+// costs one comparison if there are none in the process.
 #ifndef TWML_TF_KERNELS_TIERED_ROWS_H_
 #define TWML_TF_KERNELS_TIERED_ROWS_H_
 

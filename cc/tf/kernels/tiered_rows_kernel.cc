@@ -100,10 +100,9 @@ absl::Status TableOfVariable(OpKernelContext* ctx, int input, RefCountPtr<Tiered
 
 // The rows of an output of OpenTieredRows, or of a variable that has rows in a file.
 absl::Status TableOf(OpKernelContext* ctx, int input, RefCountPtr<TieredTable>* table) {
-  const bool is_variable =
-      ctx->input(input).NumElements() == 1 &&
-      tensorflow::HandleFromInput(ctx, input).hash_code() ==
-          tensorflow::TypeIndex::Make<tensorflow::Var>().hash_code();
+  const bool is_variable = ctx->input(input).NumElements() == 1 &&
+                           tensorflow::HandleFromInput(ctx, input).hash_code() ==
+                               tensorflow::TypeIndex::Make<tensorflow::Var>().hash_code();
   return is_variable ? TableOfVariable(ctx, input, table) : ResourceOf(ctx, input, table);
 }
 
@@ -196,8 +195,8 @@ class OpenServerRowsOp : public OpenTieredRowsOp {
     std::error_code error;
     if (!folder.empty()) std::filesystem::create_directories(folder, error);
     if (error) {
-      return absl::UnknownError(absl::StrCat("the folder ", folder.string(),
-                                             " cannot be created: ", error.message()));
+      return absl::UnknownError(
+          absl::StrCat("the folder ", folder.string(), " cannot be created: ", error.message()));
     }
     RefCountPtr<TieredTable> made;
     std::string file;

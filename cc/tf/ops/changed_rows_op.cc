@@ -24,8 +24,8 @@ REGISTER_OP("Twml>TakeChangedRows")
     })
     .Doc(
         "Copies the rows that changed since the interval that the consumer has kept, at one moment "
-        "of the training. If all rows count as changed, `all` is true and ids is empty; without `copies` "
-        "`rows` are empty then as well.");
+        "of the training. If all rows count as changed, `all` is true and ids is empty; without "
+        "`copies` `rows` are empty then as well.");
 
 REGISTER_OP("Twml>KeepChangedRows")
     .Input("variable: resource")

@@ -46,8 +46,8 @@ REGISTER_OP("Twml>OpenServerRows")
     })
     .Doc(
         "OpenTieredRows for a table of a parameter server, which keeps the rows until "
-        "CloseServerRows, and closes the ones that the table had before. Its folder is created, and "
-        "the file is one that no other table uses: `path`.rows, `path`-1.rows, and so on.");
+        "CloseServerRows, and closes the ones that the table had before. Its folder is created, "
+        "and the file is one that no other table uses: `path`.rows, `path`-1.rows, and so on.");
 
 REGISTER_OP("Twml>CloseServerRows")
     .Input("table: resource")

@@ -18,8 +18,6 @@ from tests.distribute.parameter_server.model import (
     same,
 )
 from tests.distribute.parameter_server.trainers import (
-    TWO_WORKERS,
-    ConnectedCluster,
     child_test,
     expect_error,
     field_batches,
@@ -30,6 +28,7 @@ from tests.distribute.parameter_server.trainers import (
 from twml_ops import layers, optimizers
 from twml_ops.distribute.parameter_server import checkpoint as checkpoints
 from twml_ops.distribute.parameter_server.rows_in_files import PartInFile
+from twml_ops.distribute.parameter_server.state import RunState
 from twml_ops.placement import LargeTables, Tiered, placement_of, placement_scope
 
 CACHE = 96  # the most distinct ids of a batch
@@ -237,18 +236,15 @@ def what_files_do_not_allow_is_refused():
 
 
 @child_test
-def a_worker_with_rows_in_other_places_than_the_chief_is_refused():
-    other = ConnectedCluster(TWO_WORKERS.servers, TWO_WORKERS.workers, "worker", 1)
+def a_process_that_has_rows_in_other_places_than_the_chief_is_refused():
     with tempfile.TemporaryDirectory() as folder:
-        options = {"mode": "async", "name": "two places"}
-        make = partial(trainer, optimizers.SGD(0.1), build=table_only, loss="mse", **options)
-        chief = make(cluster=TWO_WORKERS, storage=storage(folder))
-        chief.build(batches(tf.distribute.InputContext())[0])
+        hybrid = trainer(optimizers.SGD(0.1), 2, table_only, "mse", storage=storage(folder))
+        hybrid.fit(batches, 1)
+        begun = hybrid.state
+        args = begun.prefix, hybrid.cluster, begun.tables, hybrid.model, hybrid.optimizer, False
         for files in (None, Tiered(folder, CACHE + 1)):
-            worker = make(cluster=other, storage=files)
-            expect_error(
-                ValueError,
-                f"storage must be equal .* expected {CACHE} rows .*table",
-                lambda worker=worker: worker.build(batches(tf.distribute.InputContext())[0]),
-            )
-        chief.release()
+            expected = f"storage must be equal in all .* expected {CACHE} rows of table/kernel"
+            expect_error(ValueError, expected, RunState(*args, storage=files).read_layout)
+        assert RunState(*args, storage=storage(folder)).read_layout() == [
+            table.division for table in begun.tables
+        ]

@@ -136,7 +136,7 @@ class PartInFile(RemoteVariable):
         return rows
 
     def write(self, begin: int, values: Any) -> None:
-        """Sets rows from one on. `wait` says when the server has them.
+        """Sets rows from one on, and waits for the server, so that it has few rows in memory.
 
         Args:
             begin: The first row.
@@ -152,6 +152,7 @@ class PartInFile(RemoteVariable):
             library.loaded.twml_mark_changed_rows(
                 self._table.handle, tf.zeros([0], tf.int64), all=True
             )
+        self.wait()
 
     def slice_name(self, begin: int, end: int) -> str:
         """The rows [begin, end) as the ops of TensorFlow for bundles name a slice of a tensor."""
@@ -180,7 +181,6 @@ class PartInFile(RemoteVariable):
             with tf.device(self.device):
                 piece = value[begin:end]
             self.write(begin, piece)
-        self.wait()
         return value
 
     def fill(self, value: float) -> None:
@@ -189,7 +189,6 @@ class PartInFile(RemoteVariable):
             with tf.device(self.device):
                 piece = tf.fill([end - begin, *self.shape[1:]], tf.cast(value, self.dtype))
             self.write(begin, piece)
-        self.wait()
 
     def fetch_rows(self, begin: int, end: int) -> tf.Tensor:
         """Copies the rows [begin, end) to this process."""
@@ -312,6 +311,4 @@ def fill_files(table: RemoteTable) -> bool:
                     first, end = table.division.rows_on(part, begin, begin + len(rows))
                     if end > first and isinstance(shard, PartInFile):
                         shard.write(first, table.division.slice(rows, part, 2, begin))
-        for shard in table.shards:
-            shard.wait()
     return True
