@@ -248,3 +248,16 @@ def a_process_that_has_rows_in_other_places_than_the_chief_is_refused():
         assert RunState(*args, storage=storage(folder)).read_layout() == [
             table.division for table in begun.tables
         ]
+
+
+@child_test
+def large_tables_in_files_beside_small_ones_on_the_worker_train_as_one_process():
+    names = names_of_tables(["table"])  # by turns with 300 and 75 rows
+    build, make = partial(model_of_tables, names), partial(optimizer_of_tables, names)
+    with tempfile.TemporaryDirectory() as folder:
+        hybrid = trainer(make(), 2, build, "mse", storage=storage(folder), replicated_rows=75)
+        hybrid.fit(batches, 6)
+        assert len(hybrid.placement.tables) == 2
+        assert parts_in_files(hybrid)
+        same(train_alone(make(), build, 6, "mse"), hybrid.export().get_weights(), 2e-6)
+        hybrid.release()
