@@ -8,6 +8,7 @@ from tests.distribute.parameter_server import (
     exchange_child_tests,
     exchange_every_child_tests,
     plan_child_tests,
+    tower_child_tests,
     training_child_tests,
 )
 from tests.distribute.parameter_server.trainers import SERVERS, WORKER, child_test
@@ -22,6 +23,7 @@ __all__ = [
     "exchange_child_tests",
     "exchange_every_child_tests",
     "plan_child_tests",
+    "tower_child_tests",
     "training_child_tests",
 ]
 

@@ -21,7 +21,7 @@ import tensorflow as tf
 
 from twml_ops import placement
 from twml_ops.checkpoint import CheckpointError
-from twml_ops.distribute.parameter_server import checkpoint, encoding, restore, transport
+from twml_ops.distribute.parameter_server import checkpoint, encoding, modules, restore, transport
 from twml_ops.distribute.parameter_server.cluster import Cluster, ClusterError
 from twml_ops.distribute.parameter_server.dynamic_rows import check_options
 from twml_ops.distribute.parameter_server.failures import (
@@ -87,8 +87,10 @@ class HybridTrainer:
     coordinator.
 
     The tables are the kernels of `SparseLinear`, `GroupedSparseLinear`, `FieldEmbedding` and, with
-    one worker or synchronous ones, `DynamicSparseLinear` layers. Create the trainer before any
-    tensor: it connects this process to the servers and waits until they are reachable.
+    one worker or synchronous ones, `DynamicSparseLinear` layers. The servers also compute and train
+    the modules of `research.Tower` layers, each where the table of the tower is, which is whole on
+    one server; `pipeline` and `exchange_every` > 1 are then not available. Create the trainer
+    before any tensor: it connects this process to the servers and waits until they are reachable.
 
     Args:
         model_builder: () -> an uncompiled Keras model. It is called in every worker and must build
@@ -463,7 +465,8 @@ class HybridTrainer:
             ClusterError: A server has ended or does not respond.
         """
         model = self._builder()
-        self._call("reading dense weights", self._graph.pull)
+        weights = self.state.remote_weights
+        self._call("reading dense weights", self._graph.pull, weights)
         self._call("reading tables", copy_model_weights, self.model, model)
         if path is not None:
             model.save(str(Path(path)))
@@ -536,6 +539,7 @@ class HybridTrainer:
         if self.placement.lookups:
             workers = len(cluster.workers)
             check_options(workers, self.mode, self._pipeline, self._exchange_every)
+        modules.check_options(self.placement.tables, self._pipeline, self._exchange_every)
         model.compile(loss=self._loss)
         share_dense = len(cluster.workers) > 1
         args = (self._prefix, cluster, self.placement.tables, model, self.optimizer, share_dense)

@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
 from twml_ops import ops
 from twml_ops.distribute.parameter_server import clipping, encoding
 from twml_ops.distribute.parameter_server.cluster import Cluster
+from twml_ops.distribute.parameter_server.modules import RemoteModule
 from twml_ops.distribute.parameter_server.placement import ParameterServerPlacement
 from twml_ops.distribute.parameter_server.products import TableProduct, depends_on
 from twml_ops.distribute.parameter_server.state import (
@@ -30,8 +31,20 @@ from twml_ops.distribute.parameter_server.transport import Link
 from twml_ops.ops._tape import tf_variable
 from twml_ops.optimizers import SparseOptimizer
 
-ShardGradient = tuple[encoding.ShardEntries, tf.Tensor]
-"""Entries of a batch and the gradient of their product with a shard, both on the shard's server."""
+
+class ShardGradient(NamedTuple):
+    """What the update of a shard needs of a product, as tensors on the server of the shard.
+
+    Attributes:
+        entries: The entries of a batch.
+        gradient: The gradient of their product with the shard, float32 [B, columns of the shard].
+        weights: The gradients of the weights of the module of the product; none without a module.
+    """
+
+    entries: encoding.ShardEntries
+    gradient: tf.Tensor
+    weights: Sequence[tf.Tensor] = ()
+
 
 ShardGradients = dict[int, ShardGradient]
 """The entries and gradients on one server by the number of the product, in ascending order."""
@@ -163,7 +176,9 @@ class Updates:
         found: list[ShardGradients] = [{} for _ in self._cluster.devices]
         for number, product in enumerate(used):
             for i, server in enumerate(product.table.division.servers):
-                found[server][number] = product.shard_entries[i], product.sent_gradients[i]
+                found[server][number] = ShardGradient(
+                    product.shard_entries[i], product.sent_gradients[i], product.weights_gradients
+                )
         return found
 
     def update(
@@ -214,14 +229,18 @@ class Updates:
             rate, step = self._rate_and_step(each.optimizer, each.shard.device)
             norm = clipping.norm_of(norms, each.owner, each.shard.device)
             update_part(each, norm, rate, step)
-            if each.table.lookup is not None and each.part + 1 == len(each.table.shards):
-                each.table.lookup.release()
+        for table in self._placement.tables:
+            if table.lookup is not None and any(p.table is table for p in used):
+                table.lookup.release()
         return norms
 
     def _gradients_of_parts(
         self, used: list[TableProduct], sparse: Sequence[ShardGradients]
     ) -> Iterator[clipping.PartGradient]:
-        """Iterates over the parts of the tables that have gradients, and computes these."""
+        """Iterates over the parts of the tables that have gradients, and computes these.
+
+        The weights of the module of a table follow it.
+        """
         for table in self._placement.tables:
             uses = [i for i, p in enumerate(used) if p.table is table]
             if not uses:
@@ -230,9 +249,26 @@ class Updates:
             for part, server in enumerate(table.division.servers):
                 shard, of_server = table.shards[part], sparse[server]
                 with tf.device(shard.device):
-                    by_use = [_shard_gradient(shard, *of_server[i], used[i].binary) for i in uses]
+                    by_use = [_shard_gradient(shard, of_server[i], used[i].binary) for i in uses]
                     gradient = add_gradients(by_use)
-                yield clipping.PartGradient(optimizer, table, part, gradient)
+                slots, is_whole = table.slots[part], len(table.shards) == 1
+                yield clipping.PartGradient(optimizer, table, is_whole, shard, slots, gradient)
+            if table.module is not None:
+                of_uses = [sparse[table.division.servers[0]][i].weights for i in uses]
+                yield from self._gradients_of_module(table.module, [w for w in of_uses if w])
+
+    def _gradients_of_module(
+        self, module: RemoteModule, by_use: Sequence[Sequence[tf.Tensor]]
+    ) -> Iterator[clipping.PartGradient]:
+        """Iterates over the weights of a module that have gradients."""
+        for shared, gradients in zip(module.shared, zip(*by_use, strict=True), strict=False):
+            if shared.trained:
+                optimizer = optimizer_of(self._optimizer, shared.local)
+                with tf.device(shared.remote.device):
+                    gradient = add_gradients(gradients)
+                yield clipping.PartGradient(
+                    optimizer, shared.local, True, shared.remote, shared.slots, gradient
+                )
 
     def update_local(self, gradients: list[Any], norms: clipping.Norms = _NO_NORMS) -> None:
         """Updates the dense weights of this process, with the slots that this process has.
@@ -339,7 +375,7 @@ class Updates:
 def update_part(
     each: clipping.PartGradient, norm: tf.Tensor | None, rate: tf.Tensor, step: Any
 ) -> None:
-    """Updates a part of a table on its server.
+    """Updates a part of a table, or a weight of a module, on its server.
 
     Args:
         each: The part and its gradient.
@@ -347,21 +383,19 @@ def update_part(
         rate: The learning rate of this step.
         step: The number of steps before this one, an integer scalar or variable.
     """
-    optimizer, table = each.optimizer, each.table
+    optimizer = each.optimizer
     with tf.device(each.shard.device):
         (gradient,) = optimizer.clip_gradients([each.gradient], norm)
-        decay = optimizer.weight_decay_of(table)
+        decay = optimizer.weight_decay_of(each.whole)
         optimizer.update_variable(
-            gradient, each.shard, table.slots[each.part], rate, weight_decay=decay, step=step
+            gradient, each.shard, each.slots, rate, weight_decay=decay, step=step
         )
 
 
-def _shard_gradient(
-    shard: RemoteVariable, entries: encoding.ShardEntries, gradient: tf.Tensor, binary: bool
-) -> tf.IndexedSlices:
+def _shard_gradient(shard: RemoteVariable, of_use: ShardGradient, binary: bool) -> tf.IndexedSlices:
     """Returns the gradient of a shard from one use of its table."""
     shape = tf.constant(shard.shape.as_list(), tf.int64)
-    return ops.weights_grad(*entries, gradient, shape, binary)
+    return ops.weights_grad(*of_use.entries, of_use.gradient, shape, binary)
 
 
 def update_dense_variable(
