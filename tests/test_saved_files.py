@@ -90,6 +90,7 @@ REGISTERED = {
     "SplitLabels",
     "StringHash",
     "TargetStatistics",
+    "Tower",
     "TowerModule",
     "Windowed",
 } | ({"LossScaleOptimizer"} if KERAS_3 else set())  # in Keras 2 it is Keras' own

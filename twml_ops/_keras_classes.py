@@ -27,6 +27,7 @@ RESEARCH = (
     "FieldLinear",
     "LearnedHash",
     "Shampoo",
+    "Tower",
     "TowerModule",
 )
 CLASSES = {

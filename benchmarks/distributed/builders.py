@@ -8,7 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from benchmarks.distributed import BLOCK_ROWS, collective, hybrid, stock
+from benchmarks.distributed import BLOCK_ROWS, collective, hybrid, stock, towers
 from benchmarks.workload import Batch, Workload
 
 
@@ -41,6 +41,8 @@ def build(
         return _stock(strategy, workload, batches, name, len(servers), device, index == 0)
     if strategy.partition(hybrid.SENT_AS)[0] in hybrid.AXES:
         return hybrid.build(strategy, workload, batches, name, servers, workers, index)
+    if strategy in towers.STRATEGIES:
+        return towers.build(strategy, workload, batches, name, servers, workers, index)
     if strategy == collective.STRATEGY:
         return collective.build(workload, batches, workers, index)
     raise ValueError(f"no such strategy: {strategy}")

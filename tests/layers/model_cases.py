@@ -305,6 +305,13 @@ CASES: dict[str, Case] = {
         lambda seed: _statistics(layers.TargetStatistics(WIDTH, [(0, 1)]), seed),
         [DENSE, tf.constant(KEYS)],
     ),
+    "Tower": Case(
+        lambda seed: research.Tower(
+            layers.FieldEmbedding([7] * WIDTH, 2, out_of_range="wrap"),
+            research.TowerModule(0.5, kernel_initializer=_normal(seed)),
+        ),
+        DENSE,
+    ),
     "TowerModule": Case(
         lambda seed: research.TowerModule(0.5, [2, 0], kernel_initializer=_normal(seed)),
         tf.constant(VECTORS),

@@ -81,6 +81,9 @@ OF_RESEARCH = {
     "FieldLinear": lambda: research.FieldLinear(3),
     "LearnedHash": lambda: research.LearnedHash(3, num_bags=1),
     "Shampoo": lambda: research.Shampoo(0.5, start_preconditioning_step=3),
+    "Tower": lambda: research.Tower(
+        layers.FieldEmbedding([5, 4], 3, l2=0.5), research.TowerModule(0.5, num_crosses=2)
+    ),
     "TowerModule": lambda: research.TowerModule(0.5, (2, 0), num_crosses=2, rank=3),
 }
 EVERYTHING = {

@@ -50,6 +50,19 @@ def test_tables_add_up(strategy):
     assert both == pytest.approx(total(JOB) + total(Job((other,), B)))
 
 
+def test_what_servers_make_of_the_products_takes_their_place_in_the_messages():
+    """The vectors of F fields, or the output of a tower of them: with the same entries."""
+    fields, outputs = 26, 26 * D // 4
+    vectors, tower = (
+        links("hybrid by row", Job((Table(N, D, fields, U, outputs=n),), B), servers=1)
+        for n in (fields * D, outputs)
+    )
+    assert tower[DOWN] == 4 * B * outputs == vectors[DOWN] / 4
+    assert vectors[UP] - vectors[DOWN] == pytest.approx(tower[UP] - tower[DOWN])
+    with pytest.raises(ValueError, match="outputs must be positive, got 0"):
+        Table(N, D, outputs=0)
+
+
 @pytest.mark.parametrize("axis", ["hybrid by row", "hybrid by column"])
 def test_the_size_of_the_table_affects_a_hybrid_only_by_the_bits_of_an_id(axis):
     tables = [Table(2**p, D, 200, U) for p in range(18, 31)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -113,16 +114,38 @@ class Cross(tf.keras.layers.Layer):
         Raises:
             ValueError: x0 and x differ in width.
         """
-        x = x0 if x is None else x
+        return self.crossed(x0, x0 if x is None else x, self.ordered_weights())
+
+    def ordered_weights(self) -> list[Any]:
+        """The weights of the layer, which is built, in the order of the formula.
+
+        Returns:
+            W, or U and V, and b if there is one.
+        """
+        found = (self.kernel, self.kernel_u, self.kernel_v, self.bias)
+        return [weight for weight in found if weight is not None]
+
+    def crossed(self, x0: Any, x: Any, weights: Sequence[Any]) -> tf.Tensor:
+        """Crosses x with x0 by weights that need not be in this process' variables.
+
+        Args:
+            x0: As of `call`.
+            x: Float [..., d].
+            weights: Variables or tensors, as of `ordered_weights`.
+
+        Returns:
+            [..., d].
+
+        Raises:
+            ValueError: x0 and x differ in width.
+        """
         if x.shape[-1] != x0.shape[-1]:
             raise ValueError(f"x must have the width of x0, {x0.shape[-1]}, got {x.shape[-1]}")
-        if self.rank is None:
-            product = tf.linalg.matmul(x, tf.convert_to_tensor(self.kernel))
-        else:
-            product = tf.linalg.matmul(x, tf.convert_to_tensor(self.kernel_u))
-            product = tf.linalg.matmul(product, tf.convert_to_tensor(self.kernel_v))
+        product = x
+        for kernel in weights[: 1 if self.rank is None else 2]:
+            product = tf.linalg.matmul(product, tf.convert_to_tensor(kernel))
         if self.use_bias:
-            product = product + tf.convert_to_tensor(self.bias)
+            product = product + tf.convert_to_tensor(weights[-1])
         if self.activation is not None:
             product = self.activation(product)
         if self.diag_scale:

@@ -234,6 +234,31 @@ class FieldEmbedding(TableLayer):
             joined /= float(len(self.num_rows)) ** power
         return joined
 
+    def entries(self, inputs: Any) -> SparseBatch:
+        """The batch whose product with the only table is what `vectors_of` takes.
+
+        Args:
+            inputs: as of `call`.
+
+        Returns:
+            A segment for each vector. The layer has vectors of one width and no `pooling`.
+        """
+        return self._segments(inputs, False)[0]
+
+    def vectors_of(self, product: tf.Tensor) -> tf.Tensor:
+        """The vectors that `call` returns, without the loss of 0 of `l2`, from a product.
+
+        Args:
+            product: float32 [segments, units], of `entries` and the only table.
+
+        Returns:
+            [B, F + G, units], of the compute dtype.
+        """
+        vectors = self._tables[0].stacked(product)
+        if self.l2:
+            vectors, _ = _regularized(vectors, self.l2)
+        return tf.cast(vectors, self.compute_dtype)
+
     @property
     def _pools_at_once(self) -> bool:
         """Whether the lookup adds up the vectors of all fields, which need not be known."""

@@ -7,6 +7,7 @@ asks the placement of the variable that it updates.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from typing import Any
@@ -23,6 +24,20 @@ AddWeight = Callable[[Sequence[int], Any], Any]
 """A function (shape, initializer) -> variable by which a layer adds a weight to itself."""
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
+class ProductModule:
+    """What a layer computes of a product, which a placement may compute where the table is.
+
+    Attributes:
+        function: (the product float32 [S, D], the values of the weights) -> float32 [B, C]. It
+            depends on nothing else.
+        weights: The dense weights of the layer, Keras variables, in the order of `function`.
+    """
+
+    function: Callable[[tf.Tensor, Sequence[tf.Tensor]], tf.Tensor]
+    weights: Sequence[Any]
+
+
 class Placement:
     """Every replica has the whole table. Without replicas, that is the only copy.
 
@@ -32,11 +47,13 @@ class Placement:
         is_sharded: Whether a variable in this process holds only some of the table's rows or
             columns.
         in_file: Whether the rows are in a file, and the table may be larger than memory.
+        runs_modules: Whether `module_output` computes the output of modules.
         device: The GPU whose memory holds the variables; None: they are in the memory of the host.
     """
 
     is_sharded = False
     in_file = False
+    runs_modules = False
     device: str | None = None
 
     @property
@@ -99,6 +116,22 @@ class Placement:
             float32 [B, D].
         """
         return ops.sparse_linear(*entries, table)
+
+    def module_output(
+        self, entries: CsrEntries, table: Any, module: ProductModule
+    ) -> tf.Tensor | None:
+        """Multiplies a batch with a table and applies a module where the table is.
+
+        Args:
+            entries: As of `sparse_linear`.
+            table: As of `sparse_linear`.
+            module: What is computed of the product.
+
+        Returns:
+            float32 [B, C]; None: the layer computes it.
+        """
+        del entries, table, module
+        return None
 
     def looked_up(self, feature: str) -> tf.Tensor | None:
         """Returns the product of a feature that another system has looked up.

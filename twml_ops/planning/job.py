@@ -29,6 +29,9 @@ class Table:
             `unique`, or `unique` in each batch, all different.
         hot_rows: Number of hot rows, which are assumed to be the first rows of the table.
         hot_share: Share of the entries that refer to the hot rows, 0 to 1.
+        outputs: Numbers of an example that a server sends and gets the gradient of: F D for a
+            vector of each of F fields, C for a tower that its server computes; None: D, for one sum
+            of all rows.
 
     Raises:
         ValueError: A number is not positive, `unique`, `exchanged` or `hot_rows` is larger than
@@ -42,6 +45,7 @@ class Table:
     exchanged: float | None = None
     hot_rows: int = 0
     hot_share: float = 0.0
+    outputs: int | None = None
 
     def __post_init__(self) -> None:
         _positive(input_dim=self.input_dim, units=self.units, entries=self.entries)
@@ -53,6 +57,8 @@ class Table:
             raise ValueError(
                 f"hot_share must be 0 to 1, and 0 without hot_rows, got {self.hot_share}"
             )
+        if self.outputs is not None:
+            _positive(outputs=self.outputs)
         for name in ("unique", "exchanged"):
             number = getattr(self, name)
             if number is None:
@@ -94,6 +100,11 @@ class Table:
     def bytes(self) -> int:
         """Size of the float32 table, in bytes."""
         return self.input_dim * self.units * FLOAT_BYTES
+
+    @property
+    def sent(self) -> int:
+        """Numbers of an example that a server sends, `outputs` or D."""
+        return self.units if self.outputs is None else self.outputs
 
     def ids(self, batch: int) -> float:
         """Returns the number of entries of a batch.

@@ -139,7 +139,7 @@ def _loads(
     """The seconds of a step and the bytes of memory by server."""
     entries, rows, units = table.ids(job.batch), table.rows(job.batch), table.units
     message = entries_bytes(table, job, row_parts) * row_parts
-    numbers = [job.batch * p.examples * units * p.columns for p in parts]
+    numbers = [job.batch * p.examples * table.sent * p.columns for p in parts]
     sent = [
         message * p.entries + job.bytes_of_gradients(n, job.batch * p.examples)
         for p, n in zip(parts, numbers, strict=True)

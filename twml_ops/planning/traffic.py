@@ -111,13 +111,13 @@ def _peers(job: Job, servers: int, workers: int) -> list[Message]:
 def _by_row(job: Job, servers: int, workers: int) -> list[Message]:
     """A server receives the entries of its rows and returns partial sums [B, D]."""
     entries = sum(entries_bytes(t, job, servers) for t in job.tables)
-    return _hybrid(job, entries, sum(t.units for t in job.tables), servers, workers)
+    return _hybrid(job, entries, sum(t.sent for t in job.tables), servers, workers)
 
 
 def _by_column(job: Job, servers: int, workers: int) -> list[Message]:
     """Every server receives all entries and returns its columns [B, D / S]."""
     entries = sum(entries_bytes(t, job, 1) for t in job.tables)
-    return _hybrid(job, entries, sum(t.units for t in job.tables) / servers, servers, workers)
+    return _hybrid(job, entries, sum(t.sent for t in job.tables) / servers, servers, workers)
 
 
 def _hybrid(job: Job, entries: float, columns: float, servers: int, workers: int) -> list[Message]:

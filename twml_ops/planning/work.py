@@ -35,7 +35,7 @@ def work_alone(job: Job) -> StepParts:
         step=1,
         table=len(job.tables),
         entry=sum(t.ids(job.batch) for t in job.tables),
-        activation=sum(job.batch * t.units for t in job.tables),
+        activation=sum(job.batch * t.sent for t in job.tables),
         product=sum(t.ids(job.batch) * t.units for t in job.tables),
         weight=sum(t.rows(job.batch) * t.units for t in job.tables),
     )

@@ -7,7 +7,7 @@
 |---|---|
 | DHEN (Zhang et al., 2022) | `dhen`, `DHENBlock` and its interactions, such as `FieldDot` |
 | learned hash (Ghaemmaghami et al., 2022) | `learn_hash`, `LearnedHash`, `save_hash`, `load_hash` |
-| towers of fields (Luo et al., 2024) | `TowerModule`; the option `field_towers` of `dcn` |
+| towers of fields (Luo et al., 2024) | `Tower`, `TowerModule`; the option `field_towers` of `dcn` |
 | Shampoo (Gupta et al., 2018) | `Shampoo` |
 | snapshot ensembles (Huang et al., 2017) | `SnapshotEnsemble`, `greedy_weights` |
 | architecture search | `twml_ops.research.architecture_search` |
@@ -33,6 +33,7 @@ from twml_ops.research.learned_hash import LearnedHash
 from twml_ops.research.member_weights import greedy_weights, log_loss_weights
 from twml_ops.research.shampoo import Shampoo
 from twml_ops.research.snapshot_ensemble import SnapshotEnsemble
+from twml_ops.research.tower import Tower
 from twml_ops.research.tower_module import TowerModule
 
 __all__ = [
@@ -49,6 +50,7 @@ __all__ = [
     "LearnedHash",
     "Shampoo",
     "SnapshotEnsemble",
+    "Tower",
     "TowerModule",
     "dhen",
     "greedy_weights",

@@ -1,4 +1,4 @@
-"""The steps of a scorer for `DHENBlock`, its interactions, `LearnedHash` and `TowerModule`."""
+"""The steps of a scorer for `DHENBlock`, its interactions, `LearnedHash` and towers."""
 
 from __future__ import annotations
 
@@ -126,6 +126,12 @@ def _tower_module(program: Program, layer: Any, call: LayerCall) -> list[Any]:
     return [Dense(make.step("dense", x, arrays=arrays))]
 
 
+def _tower(program: Program, layer: Any, call: LayerCall) -> list[Any]:
+    vectors = (call.outputs[0], "vectors")
+    program.add(LayerCall(layer.embedding, call.inputs, (vectors,), {}, ()))
+    return _tower_module(program, layer.module, LayerCall(layer.module, (vectors,), (), {}, ()))
+
+
 def _dhen_block(program: Program, layer: Any, call: LayerCall) -> list[Any]:
     make, x = _Interaction(program, layer), program.dense(call.inputs[0], layer.name)
     made = []
@@ -163,5 +169,6 @@ RESEARCH_LAYERS: dict[Any, CompileLayer] = {
     research.FieldDot: _interaction(_dot),
     research.FieldLinear: _interaction(_linear),
     research.LearnedHash: _learned_hash,
+    research.Tower: _tower,
     research.TowerModule: _tower_module,
 }

@@ -120,17 +120,39 @@ class TowerModule(tf.keras.layers.Layer):
         Returns:
             [B, C].
         """
+        return self.output_of(inputs, self.ordered_weights())
+
+    def ordered_weights(self) -> list[Any]:
+        """The weights of the layer, which is built, in the order of the formula.
+
+        Returns:
+            The weights of each cross, the matrix of the projection, and its bias.
+        """
+        crosses = [w for cross in self.cross_layers() for w in cross.ordered_weights()]
+        return [*crosses, self.kernel, self.bias]
+
+    def output_of(self, inputs: Any, weights: Sequence[Any]) -> tf.Tensor:
+        """Computes the output by weights that need not be in this process' variables.
+
+        Args:
+            inputs: Float [B, F, D].
+            weights: Variables or tensors, as of `ordered_weights`.
+
+        Returns:
+            [B, C].
+        """
         count, units = inputs.shape[1:]
         if self.fields is None:
             x0 = tf.reshape(inputs, [-1, count * units])
         else:  # its gradient is one stack, and that of a gather a sum by segments
             vectors = tf.unstack(inputs, num=count, axis=1)
             x0 = tf.concat([vectors[f] for f in self.fields], axis=1)
-        x = x0
-        for cross in self.cross_layers():
-            x = cross(x0, x)
-        product = tf.linalg.matmul(x, tf.convert_to_tensor(self.kernel))
-        return product + tf.convert_to_tensor(self.bias)
+        x, crosses = x0, self.cross_layers()
+        *of_crosses, kernel, bias = weights
+        for i, cross in enumerate(crosses):
+            each = len(of_crosses) // len(crosses)
+            x = cross.crossed(x0, x, of_crosses[i * each : (i + 1) * each])
+        return tf.linalg.matmul(x, tf.convert_to_tensor(kernel)) + tf.convert_to_tensor(bias)
 
     def compute_output_shape(self, input_shape: Any) -> tuple[Any, int]:
         """Returns [B, C]."""

@@ -255,7 +255,7 @@ class StageTraining:
     def weights(self) -> list[Any]:
         """The tables, and the dense weights where they are."""
         state = self.joined().state
-        shared = {id(s.local): s.remote for s in state.shared_variables}
+        shared = {id(s.local): s.remote for s in state.remote_weights}
         return [*state.tables, *(shared.get(id(v), v) for v in state.dense_weights)]
 
     def finish(self) -> None:

@@ -11,6 +11,7 @@ from tests.distribute.parameter_server import (
     plan_child_tests,
     shared_rows_child_tests,
     storage_child_tests,
+    tower_child_tests,
     training_child_tests,
 )
 from tests.distribute.parameter_server.trainers import SERVERS, WORKER, child_test
@@ -28,6 +29,7 @@ __all__ = [
     "plan_child_tests",
     "shared_rows_child_tests",
     "storage_child_tests",
+    "tower_child_tests",
     "training_child_tests",
 ]
 

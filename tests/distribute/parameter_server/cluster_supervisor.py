@@ -29,6 +29,7 @@ from tests.distribute.parameter_server.model import (
     model_with_states,
     optimizer_of_tables,
     plan_of_tables,
+    towers_model,
 )
 from twml_ops import optimizers
 from twml_ops.distribute import Cluster, HybridTrainer, exit_on_cluster_error, serve
@@ -56,6 +57,7 @@ def run_task(cluster, data, steps, options, later_timeout, pause, paused, report
         ids = {name: options.pop(name) for name in ("in_halves", "uses") if name in options}
         of_ids = functools.partial(dynamic_model, **ids)
         build = of_ids if options.pop("rows_of_ids", False) else builder
+        build = towers_model if options.pop("towers", False) else build
         build = model_with_states if options.pop("states", False) else build
         optimizer, loss = optimizers.Adagrad(0.1), "binary_crossentropy"
         if "global_clipnorm" in options:

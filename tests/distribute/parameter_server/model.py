@@ -3,7 +3,7 @@
 import numpy as np
 import tensorflow as tf
 
-from twml_ops import layers, optimizers
+from twml_ops import layers, optimizers, research
 from twml_ops.planning import ShardedTable, ShardingPlan
 
 ROWS, BATCH, ENTRIES = 300, 16, 6
@@ -41,6 +41,28 @@ def model_with_states(changing=True):
         table = layers.SparseLinear(4, ROWS, activation="relu", name=f"of_{norm.__name__}")
         hidden.append(table(norm(ROWS)(inputs)))
     joined = tf.keras.layers.Concatenate()(hidden)
+    return tf.keras.Model(inputs, tf.keras.layers.Dense(1, activation="sigmoid")(joined))
+
+
+def towers_model(l2=0.01, rank=None):
+    """Two towers of two bags each, one with weights, behind which is a dense layer."""
+    tf.keras.utils.set_random_seed(3)
+    inputs = [tf.keras.Input([None], dtype=t, ragged=True) for t in ("int64", "float32")]
+    outputs = []
+    for i in range(2):
+        vectors = layers.FieldEmbedding(
+            [ROWS + 1] * 2,
+            4,
+            num_bags=2,
+            bag_combiner="sum",
+            l2=l2,
+            embeddings_initializer="normal",
+            name=f"fields_{i}",
+        )
+        module = research.TowerModule(0.5, rank=rank, name=f"module_{i}")
+        tower = research.Tower(vectors, module, name=f"tower_{i}")
+        outputs.append(tower([inputs[0], inputs]))
+    joined = tf.keras.layers.Concatenate()(outputs)
     return tf.keras.Model(inputs, tf.keras.layers.Dense(1, activation="sigmoid")(joined))
 
 

@@ -39,6 +39,13 @@ SCENARIOS = {
     "two, clipped": {
         "servers": 2, "workers": 2, "steps": 10, "partition_axis": "row", "global_clipnorm": 0.1,
     },
+    "towers, one": {"servers": 1, "workers": 1, "steps": 8, "towers": True},
+    "towers, two": {"servers": 2, "workers": 2, "steps": 8, "mode": "sync", "towers": True},
+    "towers, kills": {
+        "servers": 2, "workers": 2, "steps": 8, "mode": "sync", "towers": True,
+        "kills": [[3, "ps", 1, 3], [6, "worker", 1, 3]],
+        "checkpoints": True, "checkpoint_every": 2, "timeout": 120, "limit": 1800,
+    },
     "states": {"servers": 2, "workers": 2, "steps": 8, "partition_axis": "row", "states": True},
     "slow": {"servers": 1, "workers": 2, "steps": 60, "mode": "async", "pause": [1, 5]},
     "bounded": {
@@ -111,6 +118,21 @@ def test_two_synchronous_workers_equal_one_with_the_concatenated_batch(outcome):
     assert outcome("two")["deaths"] == []
     for one, two in zip(outcome("one")["weights"], outcome("two")["weights"], strict=True):
         np.testing.assert_allclose(two, one, rtol=2e-6, atol=2e-6)
+
+
+def test_two_synchronous_workers_train_towers_as_one_with_the_concatenated_batch(outcome):
+    for one, two in zip(
+        outcome("towers, one")["weights"], outcome("towers, two")["weights"], strict=True
+    ):
+        np.testing.assert_allclose(two, one, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.one_tf
+def test_towers_of_killed_servers_and_workers_reach_the_same_bits(outcome):
+    killed = outcome("towers, kills")
+    assert "hang" not in killed
+    assert killed["weights"] == outcome("towers, two")["weights"]
 
 
 @pytest.mark.slow

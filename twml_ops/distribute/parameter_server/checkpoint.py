@@ -370,15 +370,15 @@ def name_of_ids(name: str) -> str:
 
 
 def dense_variables(state: RunState) -> dict[str, Any]:
-    """Returns the dense weights and their slots, shared or of this process: name -> variable."""
+    """Returns the dense weights and their slots, here or on servers: name -> variable."""
     result: dict[str, Any] = {}
-    if state.shared_variables:
-        for i, shared in enumerate(state.shared_variables):
-            result[f"{i}"] = shared.remote
-            result.update({f"{i}/{j}": slot for j, slot in enumerate(shared.slots)})
-        return result
+    remote = {id(s.local): s for s in state.remote_weights}
     trained = {id(v) for v in state.trained}
     for i, v in enumerate(state.dense_weights):
+        if id(v) in remote:
+            result[f"{i}"] = remote[id(v)].remote
+            result.update({f"{i}/{j}": slot for j, slot in enumerate(remote[id(v)].slots)})
+            continue
         result[f"{i}"] = tf_variable(v)
         if id(v) in trained:
             optimizer = optimizer_of(state.optimizer, v)

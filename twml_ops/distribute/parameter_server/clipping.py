@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from twml_ops.distribute.parameter_server.state import component_optimizers
-from twml_ops.distribute.parameter_server.tables import RemoteTable, RemoteVariable
+from twml_ops.distribute.parameter_server.tables import RemoteVariable
 from twml_ops.distribute.parameter_server.transport import Link
 from twml_ops.optimizers.gradients import half_squared_norm, sum_duplicates
 
@@ -28,31 +28,30 @@ Norms = Mapping[tuple[int, str], tf.Tensor]
 
 
 class PartGradient(NamedTuple):
-    """The gradient of a part of a table, on its server.
+    """The gradient of a part of a table, or of a weight of a module, on its server.
 
     Attributes:
-        optimizer: The optimizer of the table.
-        table: The table.
-        part: The number of the part.
-        gradient: The gradient of the part.
+        optimizer: The optimizer of the whole.
+        whole: The table, or the weight in this process.
+        is_whole: Whether there are no other parts.
+        shard: The variable of the part, on its server.
+        slots: The optimizer's slots of the part.
+        gradient: The gradient of the part, a tensor or `tf.IndexedSlices`.
     """
 
     optimizer: Any
-    table: RemoteTable
-    part: int
-    gradient: tf.IndexedSlices
-
-    @property
-    def shard(self) -> RemoteVariable:
-        """The variable of the part, on its server."""
-        return self.table.shards[self.part]
+    whole: Any
+    is_whole: bool
+    shard: RemoteVariable
+    slots: Sequence[RemoteVariable]
+    gradient: Any
 
     @property
     def owner(self) -> Any:
         """The optimizer or the table whose norm is limited; None: this part has all of it."""
         if self.optimizer.global_clipnorm:
             return self.optimizer
-        return self.table if self.optimizer.clipnorm and len(self.table.shards) > 1 else None
+        return self.whole if self.optimizer.clipnorm and not self.is_whole else None
 
 
 def clips_by_norm(optimizer: Any) -> bool:

@@ -10,6 +10,8 @@ of the rows and one of G ranges of the columns:
 - the product, B D / G numbers of 4 bytes, or 2, or 1 and 4 bytes for each of the B rows
   (`WireTypes.products`);
 - the gradient of the product, as many numbers (`WireTypes.gradients`);
+- a module on the server, such as a tower of fields, makes C numbers of an example of the product:
+  then the product and its gradient are the output of the module, B C numbers, and its gradient;
 - the gradient of the values, 4 bytes for each of these entries, if a layer in front of the table
   trains.
 

@@ -63,10 +63,11 @@ class Exchange:
             product: The product.
 
         Returns:
-            float32 [B, D], on the worker.
+            float32 [B, D], or [B, C] of a module, on the worker.
         """
         self.products.append(product)
-        product.result = DeferredTensor([None, product.table.shape[1]])
+        columns = product.table.shape[1] if product.module is None else product.columns_of(0)
+        product.result = DeferredTensor([None, columns])
         return product.result.tensor
 
     def is_needed_for(self, tensors: Sequence[tf.Tensor]) -> bool:
@@ -81,7 +82,7 @@ class Exchange:
                 each.result.determine(result)
 
     def multiply(self) -> list[tf.Tensor]:
-        """Sends the entries of all products and returns the products, float32 [B, D]."""
+        """Sends the entries of all products and returns the products, or outputs of modules."""
         self._send_entries()
         found: dict[tuple[TableProduct, int], tf.Tensor] = {}
         received = [self._multiply_on(p, found) for p in range(len(self._links))]
@@ -165,11 +166,12 @@ class Exchange:
         with tf.device(self._links[p].server):
             for each, i in on_server:
                 product = each.table.shards[i].multiply(each.shard_entries[i], each.binary)
-                products += encoding.encode_rows(product, self._wire.products)
+                output = each.output_on_server(product)
+                products += encoding.encode_rows(output, self._wire.products)
         tensors = [*products, *([] if self._values is None else self._values.of_server(p))]
         received = iter(self._links[p].to_worker(tensors) if tensors else [])
         for each, i in on_server:
-            columns = each.table.shards[i].shape[1]
+            columns = each.columns_of(i)
             found[each, i] = encoding.decode_rows(received, columns, self._wire.products)
         return list(received)
 
@@ -212,9 +214,9 @@ class Exchange:
             tensors = [*gradients, *others[p]]
             sent = iter(link.to_server(tensors) if tensors else [])
             for product, i in on_server:
-                columns = product.table.shards[i].shape[1]
                 with tf.device(link.server):
-                    product.sent_gradients[i] = encoding.decode_rows(sent, columns, dtype)
+                    upstream = encoding.decode_rows(sent, product.columns_of(i), dtype)
+                    product.sent_gradients[i] = product.gradient_on_server(upstream)
             received.append(list(sent))
         deferred = [p for p in used if p.by_batch[0].values_gradient is not None]
         for product, value in zip(deferred, self.values_gradients(deferred), strict=True):

@@ -18,6 +18,7 @@ from twml_ops import placement
 from twml_ops.distribute.parameter_server import encoding
 from twml_ops.distribute.parameter_server.dynamic_rows import RemoteLookup, Turns
 from twml_ops.distribute.parameter_server.exchange import Exchange, SharedValues
+from twml_ops.distribute.parameter_server.modules import RemoteModule
 from twml_ops.distribute.parameter_server.products import (
     DeferredTensor,
     TableProduct,
@@ -70,6 +71,7 @@ class ParameterServerPlacement(placement.Placement):
     """
 
     is_sharded = True
+    runs_modules = True
 
     def __init__(
         self,
@@ -230,10 +232,33 @@ class ParameterServerPlacement(placement.Placement):
                 BatchSize(table, tf.size(ids), distinct, num_rows, values is not None)
             )
             return tf.zeros(tf.stack([num_rows, table.shape[1]]))
+        return self._output(entries, table)
+
+    def module_output(
+        self, entries: CsrEntries, table: RemoteTable, module: placement.ProductModule
+    ) -> tf.Tensor:
+        """See `Placement.module_output`. The server of the table applies the module."""
+        if not table.shards:  # the model is being built, or its shapes are inferred
+            product = tf.zeros(tf.stack([encoding.num_rows(entries[2]), table.shape[1]]))
+            output = module.function(product, [tf.convert_to_tensor(w) for w in module.weights])
+            if table.module is None:
+                table.module = RemoteModule(module, output.shape[1])
+            if not table.module.is_of(module):
+                raise ValueError(f"table {table.path} has two modules, expected one")
+            return output
+        return self._output(entries, table, module)
+
+    def _output(
+        self,
+        entries: CsrEntries,
+        table: RemoteTable,
+        module: placement.ProductModule | None = None,
+    ) -> tf.Tensor:
+        """Returns a product, or the output of its module, and records it in a step."""
         if self._prefetched is not None:
             product = next(self._prefetched)
         else:
-            product = self._multiply(entries, table)
+            product = self._multiply(entries, table, module)
         if self._recorded is not None:
             product.output = tf.identity(product.output)
             if self._tape is not None:
@@ -254,10 +279,12 @@ class ParameterServerPlacement(placement.Placement):
             self._new_rows[lookup.table.name] = new
         return rows
 
-    def _multiply(self, entries: CsrEntries, table: RemoteTable) -> TableProduct:
+    def _multiply(
+        self, entries: CsrEntries, table: RemoteTable, module: placement.ProductModule | None
+    ) -> TableProduct:
         values = entries[1]
         new_rows = self._new_rows.pop(table.name, None)
-        product = TableProduct(table, values is None, entries, new_rows)
+        product = TableProduct(table, values is None, entries, new_rows, module)
         if values is None:
             product.output = tf.stop_gradient(self._request(product))
             return product

@@ -17,7 +17,9 @@ import tensorflow as tf
 
 from twml_ops import ops
 from twml_ops.distribute.parameter_server import encoding
+from twml_ops.distribute.parameter_server.modules import ModuleCall
 from twml_ops.distribute.parameter_server.tables import RemoteTable, RemoteVariable
+from twml_ops.placement import ProductModule
 from twml_ops.placement.entries import CsrEntries
 
 _READS = ("ReadVariableOp", "ResourceGather", "VariableShape")
@@ -82,6 +84,8 @@ class TableProduct:
         entries: The batch; None for a prefetched product.
         new_rows: int64 [E], the rows of the table that got a new id, which begin anew before the
             product is computed, as `RemoteLookup.find` returns them; None: there are none.
+        module: What the server of the table makes of the product and sends in its place; None:
+            nothing.
         lookups: For each part of the table that has been sent new rows, what
             `RemoteLookup.begin_rows` has returned.
         messages: For each part of the table, the message with the entries, on its server; none if
@@ -91,11 +95,14 @@ class TableProduct:
             gradients are used instead of its own.
         result: The product before `Exchange.determine_products` determines it; None if it is not
             needed.
-        output: float32 [B, D], on the worker, watched by the gradient tape of the step; None for a
-            joined batch.
-        gradient: [B, D], the gradient of the loss with respect to `output`, once it is known.
+        output: float32 [B, D], or [B, C] of a module, on the worker, watched by the gradient tape
+            of the step; None for a joined batch.
+        gradient: [B, D] or [B, C], the gradient of the loss with respect to `output`, once it is
+            known.
         sent_gradients: For each part of the table, the gradient that its server was sent, float32
             [B, columns of the part].
+        module_call: The module and the product on the server.
+        weights_gradients: The gradients of the weights of the module, on the server.
         values_gradient: [K], the gradient of the loss with respect to the values, if a layer needs
             it.
     """
@@ -104,6 +111,7 @@ class TableProduct:
     binary: bool
     entries: CsrEntries | None = None
     new_rows: tf.Tensor | None = None
+    module: ProductModule | None = None
     lookups: dict[int, tf.Tensor | None] = dataclasses.field(default_factory=dict)
     messages: list[tf.Tensor] = dataclasses.field(default_factory=list)
     shard_entries: list[encoding.ShardEntries] = dataclasses.field(default_factory=list)
@@ -112,6 +120,8 @@ class TableProduct:
     output: Any = None
     gradient: Any = None
     sent_gradients: list[tf.Tensor] = dataclasses.field(default_factory=list)
+    module_call: ModuleCall | None = None
+    weights_gradients: list[tf.Tensor] = dataclasses.field(default_factory=list)
     values_gradient: DeferredTensor | None = None
 
     @property
@@ -122,6 +132,31 @@ class TableProduct:
     def part_on(self, server: int) -> int | None:
         """Returns the number of the part of the table on a server; None if it has none."""
         return self.table.division.part_on(server)
+
+    def columns_of(self, part: int) -> int:
+        """Returns the width of what the server of a part of the table sends."""
+        if self.module is not None:
+            columns: int = self.table.module.columns
+            return columns
+        return int(self.table.shards[part].shape[1])
+
+    def output_on_server(self, product: tf.Tensor) -> tf.Tensor:
+        """Returns the product itself, or the output of the module, on the current device."""
+        if self.module is None:
+            return product
+        self.module_call = self.table.module.call(self.module, product)
+        return self.module_call.output
+
+    def gradient_on_server(self, upstream: tf.Tensor) -> tf.Tensor:
+        """Returns the gradient of the product with a part, on the current device.
+
+        Args:
+            upstream: The gradient of what `output_on_server` has returned.
+        """
+        if self.module_call is None:
+            return upstream
+        gradient, *self.weights_gradients = self.module_call.gradients(upstream)
+        return gradient
 
     def split(self, value: tf.Tensor) -> list[tf.Tensor]:
         """Splits a tensor with a row for each example into one tensor for each batch."""

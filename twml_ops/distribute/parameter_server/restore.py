@@ -136,11 +136,11 @@ def restore(
                     sizes.append(tf.raw_ops.Size(input=value))
         if dense:
             values = chain.values(DENSE, list(dense), [v.dtype for v in dense.values()])
+            local = {id(s.remote): s.local for s in state.remote_weights}
             for variable, value in zip(dense.values(), values, strict=True):
                 variable.assign(value)
-            by_name = dict(zip(dense, values, strict=True))
-            for i, shared in enumerate(state.shared_variables):  # lookups take initial rows of it
-                tf_variable(shared.local).assign(by_name[f"{i}"])
+                if id(variable) in local:  # lookups take initial rows of it
+                    tf_variable(local[id(variable)]).assign(value)
         snapshots = int(shards.get("snapshots", 0)) if averages is not None else 0
         if averages is not None and snapshots:
             sizes += _restore_averages(averages, state, shards["tables"], chain)

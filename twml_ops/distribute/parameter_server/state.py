@@ -123,7 +123,10 @@ class RunState:
         markers: int64, on each server: of which initialization or restore its values are.
         tables: The tables.
         lookups: The lookups of rows of ids.
-        shared_variables: The dense weights on the servers; empty without `share_dense`.
+        shared_variables: The dense weights on the servers that workers have copies of; empty
+            without `share_dense`.
+        module_weights: The dense weights that only the server of a table reads and trains; none
+            before `create`.
     """
 
     def __init__(
@@ -167,13 +170,27 @@ class RunState:
         self.markers = [RemoteVariable(f"{prefix}/marker", [], tf.int64, d) for d in self.devices]
         self.trained = list(model.trainable_variables)
         self.shared_variables: list[SharedVariable] = []
+        self.module_weights: list[SharedVariable] = []
         self.dense_weights = [v for v in model.weights if tf.as_dtype(v.dtype).is_floating]
         if share_dense:
-            trained = {id(v) for v in self.trained}
+            with_module = [t.module for t in self.tables if t.module is not None]
+            of_modules = {id(v) for module in with_module for v in module.local}
             for i, v in enumerate(self.dense_weights):
-                device = self.devices[i % len(self.devices)]
-                trainer = optimizer_of(optimizer, v) if id(v) in trained else None
-                self.shared_variables.append(SharedVariable(prefix, i, v, device, trainer))
+                if id(v) not in of_modules:
+                    device = self.devices[i % len(self.devices)]
+                    self.shared_variables.append(self._shared(v, device))
+
+    def _shared(self, weight: Any, device: str) -> SharedVariable:
+        """Returns the copy of a dense weight on a server."""
+        number = next(i for i, v in enumerate(self.dense_weights) if v is weight)
+        is_trained = any(v is weight for v in self.trained)
+        trainer = optimizer_of(self.optimizer, weight) if is_trained else None
+        return SharedVariable(self.prefix, number, weight, device, trainer)
+
+    @property
+    def remote_weights(self) -> list[SharedVariable]:
+        """All dense weights that are on servers."""
+        return [*self.shared_variables, *self.module_weights]
 
     def marker(self) -> int:
         """Returns the marker of all servers; 0 if one has none or they differ."""
@@ -243,7 +260,7 @@ class RunState:
         Returns:
             The variables, markers first.
         """
-        shared = [v for s in self.shared_variables for v in (s.remote, *s.slots)]
+        shared = [v for s in self.remote_weights for v in (s.remote, *s.slots)]
         tables = [
             v for t in self.tables for v in (*t.shards, *(v for slots in t.slots for v in slots))
         ]
@@ -277,7 +294,7 @@ class RunState:
             m.assign(marker)
 
     def create(self, divisions: Sequence[Division]) -> None:
-        """Creates the handles of the shards and slots of all tables.
+        """Creates the handles of the shards and slots of all tables, and of weights of modules.
 
         Args:
             divisions: For each table, its parts and their servers.
@@ -287,9 +304,12 @@ class RunState:
             if is_in_files(t, division, self._storage):
                 assert self._storage is not None
                 put_in_files(t, self.prefix, self.devices, division, self._storage, optimizer)
-                continue
-            t.create(self.prefix, self.devices, division)
-            t.create_slots(self.prefix, optimizer)
+            else:
+                t.create(self.prefix, self.devices, division)
+                t.create_slots(self.prefix, optimizer)
+            if t.module is not None:
+                t.module.shared = [self._shared(v, t.shards[0].device) for v in t.module.local]
+                self.module_weights += t.module.shared
         for lookup in self.lookups:
             slots: list[float] = []
             if lookup.table is not None:
@@ -361,7 +381,7 @@ class RunState:
         for lookup in self.lookups:
             lookup.initialize()
             lookup.push_initial_rows()
-        for shared in self.shared_variables:
+        for shared in self.remote_weights:
             shared.initialize()
         for counter in (self.step, self.snapshots):
             counter.assign(tf.constant(0, tf.int64))

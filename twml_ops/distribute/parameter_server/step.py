@@ -28,7 +28,11 @@ from twml_ops.distribute.parameter_server.products import (
     join_gradients,
     variables_read_by,
 )
-from twml_ops.distribute.parameter_server.state import RunState, component_optimizers
+from twml_ops.distribute.parameter_server.state import (
+    RunState,
+    SharedVariable,
+    component_optimizers,
+)
 from twml_ops.distribute.parameter_server.synchronous_workers import GradientQueues, effects_so_far
 from twml_ops.distribute.parameter_server.updates import Updates, add_gradients
 from twml_ops.ops._tape import tf_variable
@@ -329,7 +333,13 @@ class StepGraph:
         gradients = tape.gradient(loss, sources)
         for product, gradient in zip(recorded, gradients[len(trained) :], strict=True):
             product.gradient = gradient
+        of_modules = {id(tf_variable(s.local)) for s in self.state.module_weights}
         for gradient, v in zip(gradients, trained, strict=False):
+            if gradient is not None and id(v) in of_modules:
+                raise ValueError(
+                    f"{v.name} is a weight of a tower, which only its server trains; expected a "
+                    "loss that depends on it by the output of the tower alone"
+                )
             if isinstance(gradient, tf.Tensor):
                 gradient.set_shape(v.shape)
             elif gradient is not None:
@@ -363,15 +373,19 @@ class StepGraph:
             The prediction and the loss.
         """
         with tf.device(self.cluster.own_device):
-            self.pull()
+            self.pull(self.state.shared_variables)
             with self.placement.recording():
                 prediction = self.model(x, training=False)
             return prediction, self.model.compute_loss(x, y, prediction, weights)
 
-    def pull(self) -> None:
-        """Reads the dense weights that all workers share, with one message a server."""
+    def pull(self, weights: Sequence[SharedVariable]) -> None:
+        """Reads dense weights that are on servers, with one message a server.
+
+        Args:
+            weights: The weights, whose variables of this process get the values.
+        """
         for link in self.placement.links:
-            group = [s for s in self.state.shared_variables if s.remote.device == link.server]
+            group = [s for s in weights if s.remote.device == link.server]
             if not group:
                 continue
             way = link.without_session() if tf.executing_eagerly() else link

@@ -16,7 +16,6 @@ then starts a new generation.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -36,8 +35,6 @@ from twml_ops.distribute.parameter_server.updates import (
 _MAX_CLOSED = 64  # how many old generations a restarted worker closes
 OTHER_STEP = "twml_ops: a worker is at another step"
 """The beginning of the message of a step whose tickets are of several steps."""
-
-_TENSORS_PER_USE = 4  # ids, values, row_splits and the gradient of the product
 
 Contributions = Mapping[tuple[str, str], Sequence[tf.Tensor]]
 """(device, label) -> the tensors that a worker sends to that device under that label."""
@@ -302,7 +299,7 @@ def contributions_of(
         (device, label) -> tensors for that device.
     """
     own = {
-        (device, "sparse"): [t for entries, g in uses.values() for t in (*entries, g)]
+        (device, "sparse"): [t for use in uses.values() for t in _tensors_of(use)]
         for device, uses in zip(devices, by_server, strict=True)
         if uses
     }
@@ -335,12 +332,11 @@ def combine(
             continue
         workers = collected[device, "sparse"]
         with tf.device(device):
-            sparse.append(
-                {
-                    use: _joined([w[i : i + _TENSORS_PER_USE] for w in workers])
-                    for use, i in zip(uses, itertools.count(0, _TENSORS_PER_USE), strict=False)
-                }
-            )
+            of_uses, end = {}, 0
+            for use, own in uses.items():
+                begin, end = end, end + len(_tensors_of(own))
+                of_uses[use] = _joined([w[begin:end] for w in workers])
+            sparse.append(of_uses)
     rows = [w[0] for w in collected[devices[0], "dense"]]
     shares = [n / tf.add_n(rows) for n in rows]
     like = [g for g in gradients if g is not None]
@@ -357,7 +353,17 @@ def combine(
     return JoinedContributions(sparse, dense, after, shares)
 
 
+def _tensors_of(use: ShardGradient) -> list[tf.Tensor]:
+    """What a worker sends of a product: ids, values, row_splits and the gradients."""
+    return [*use.entries, use.gradient, *use.weights]
+
+
 def _joined(workers: Sequence[Sequence[tf.Tensor]]) -> ShardGradient:
     """The entries of the batches of all workers, and the gradient of the mean loss of all."""
     joined = ops.join_batches([(w[0], w[1], w[2]) for w in workers], [w[3] for w in workers])
-    return encoding.ShardEntries(*joined[:3]), joined[3]
+    of_weights = list(zip(*(w[4:] for w in workers), strict=True))
+    if of_weights:  # the shares of the workers, without a message of theirs
+        rows = [tf.cast(encoding.num_rows(w[2]), tf.float32) for w in workers]
+        shares = [n / tf.add_n(rows) for n in rows]
+        of_weights = [weighted_sum(gradients, shares) for gradients in of_weights]
+    return ShardGradient(encoding.ShardEntries(*joined[:3]), joined[3], of_weights)

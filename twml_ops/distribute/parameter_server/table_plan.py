@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from twml_ops.distribute.parameter_server.placement import ParameterServerPlacem
 from twml_ops.distribute.parameter_server.tables import RemoteTable
 from twml_ops.planning import ClusterResources, Job, ShardedTable, ShardingPlan, Table
 from twml_ops.planning.sharding_axis import EGRESS_PER_CORE, prefers_rows
-from twml_ops.planning.sharding_plan import COLUMN, REPLICATED, ROW, read_plan
+from twml_ops.planning.sharding_plan import COLUMN, REPLICATED, ROW, TABLE, read_plan
 
 _AXES = (ROW, COLUMN, "auto")
 REPLICATED_ROWS = 512
@@ -122,8 +123,15 @@ class TablePlan:
         tables = placement.tables
         if self._places is not None:
             return [self._planned(table) for table in tables]
-        rows = [_divides_rows(table, cluster, self._axis, placement) for table in tables]
-        return [divide(ShardedTable(ROW if r else COLUMN, 0), self._servers) for r in rows]
+        places = []
+        with_module = itertools.count()
+        for table in tables:
+            if table.module is not None:
+                places.append(ShardedTable(TABLE, next(with_module) % self._servers))
+                continue
+            by_row = _divides_rows(table, cluster, self._axis, placement)
+            places.append(ShardedTable(ROW if by_row else COLUMN, 0))
+        return [divide(place, self._servers) for place in places]
 
     def _place(self, number: int, path: str) -> ShardedTable | None:
         """The place of a table; None: the plan has none for it."""
@@ -139,6 +147,11 @@ class TablePlan:
             found = divide(place, self._servers)
         except ValueError as e:
             raise ValueError(f"{self._source}: {table.path}: {e}") from e
+        if table.module is not None and len(found.servers) > 1:
+            raise ValueError(
+                f"{self._source}: {table.path} has a tower, whose module one server computes, "
+                f"expected the way {TABLE}, got {place.way}"
+            )
         rows, columns = table.shape
         if rows < found.row_parts or columns % found.column_parts:
             raise ValueError(

@@ -287,6 +287,7 @@ class RemoteTable:
         slots: The optimizer's slots of each part.
         was_trained: Whether the initializer gives the values of a model that was trained.
         lookup: The `RemoteLookup` that gives the rows to ids; None: ids are rows.
+        module: The `RemoteModule` of its products; None: there is none.
     """
 
     def __init__(self, name: str, shape: Sequence[int], initializer: Any, dtype: Any) -> None:
@@ -301,6 +302,7 @@ class RemoteTable:
         self.slots: list[list[RemoteVariable]] = []
         self.was_trained = False
         self.lookup: Any = None
+        self.module: Any = None
 
     def create(self, prefix: str, devices: Sequence[str], division: Division) -> None:
         """Creates the handles of the shards, which have no values yet.

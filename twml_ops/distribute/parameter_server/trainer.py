@@ -21,7 +21,7 @@ import tensorflow as tf
 
 from twml_ops import placement
 from twml_ops.checkpoint import CheckpointError
-from twml_ops.distribute.parameter_server import checkpoint, encoding, restore, transport
+from twml_ops.distribute.parameter_server import checkpoint, encoding, modules, restore, transport
 from twml_ops.distribute.parameter_server.clipping import clips_by_norm
 from twml_ops.distribute.parameter_server.cluster import Cluster, ClusterError
 from twml_ops.distribute.parameter_server.dynamic_rows import check_options
@@ -92,8 +92,10 @@ class HybridTrainer:
     coordinator.
 
     The tables are the kernels of `SparseLinear`, `GroupedSparseLinear`, `FieldEmbedding` and
-    `DynamicSparseLinear` layers. Create the trainer before any tensor: it connects this process to
-    the servers and waits until they are reachable.
+    `DynamicSparseLinear` layers. The servers also compute and train the modules of `research.Tower`
+    layers, each where the table of the tower is, which is whole on one server; `pipeline` and
+    `exchange_every` > 1 are then not available. Create the trainer before any tensor: it connects
+    this process to the servers and waits until they are reachable.
 
     Args:
         model_builder: () -> an uncompiled Keras model. It is called in every worker and must build
@@ -497,7 +499,8 @@ class HybridTrainer:
             ClusterError: A server has ended or does not respond.
         """
         model = self._builder()
-        self._call("reading dense weights", self._graph.pull)
+        weights = self.state.remote_weights
+        self._call("reading dense weights", self._graph.pull, weights)
         self._call("reading tables", copy_model_weights, self.model, model)
         if path is not None:
             model.save(str(Path(path)))
@@ -574,6 +577,7 @@ class HybridTrainer:
             check_options(asynchronous, self._pipeline, self._exchange_every, clips)
         for lookup in self.placement.lookups if asynchronous > 1 else ():
             lookup.share(asynchronous, cluster.own_device)
+        modules.check_options(self.placement.tables, self._pipeline, self._exchange_every)
         model.compile(loss=self._loss)
         share_dense = len(cluster.workers) > 1
         args = (self._prefix, cluster, self.placement.tables, model, self.optimizer, share_dense)

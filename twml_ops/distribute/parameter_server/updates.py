@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
@@ -19,6 +19,7 @@ from twml_ops import ops
 from twml_ops.distribute.parameter_server import clipping, encoding
 from twml_ops.distribute.parameter_server.cluster import Cluster
 from twml_ops.distribute.parameter_server.layer_states import StateChange
+from twml_ops.distribute.parameter_server.modules import RemoteModule
 from twml_ops.distribute.parameter_server.placement import ParameterServerPlacement
 from twml_ops.distribute.parameter_server.products import TableProduct, depends_on
 from twml_ops.distribute.parameter_server.state import (
@@ -31,8 +32,20 @@ from twml_ops.distribute.parameter_server.transport import Link
 from twml_ops.ops._tape import tf_variable
 from twml_ops.optimizers import SparseOptimizer
 
-ShardGradient = tuple[encoding.ShardEntries, tf.Tensor]
-"""Entries of a batch and the gradient of their product with a shard, both on the shard's server."""
+
+class ShardGradient(NamedTuple):
+    """What the update of a shard needs of a product, as tensors on the server of the shard.
+
+    Attributes:
+        entries: The entries of a batch.
+        gradient: The gradient of their product with the shard, float32 [B, columns of the shard].
+        weights: The gradients of the weights of the module of the product; none without a module.
+    """
+
+    entries: encoding.ShardEntries
+    gradient: tf.Tensor
+    weights: Sequence[tf.Tensor] = ()
+
 
 ShardGradients = dict[int, ShardGradient]
 """The entries and gradients on one server by the number of the product, in ascending order."""
@@ -173,7 +186,9 @@ class Updates:
         found: list[ShardGradients] = [{} for _ in self._cluster.devices]
         for number, product in enumerate(used):
             for i, server in enumerate(product.table.division.servers):
-                found[server][number] = product.shard_entries[i], product.sent_gradients[i]
+                found[server][number] = ShardGradient(
+                    product.shard_entries[i], product.sent_gradients[i], product.weights_gradients
+                )
         return found
 
     def update(
@@ -236,7 +251,8 @@ class Updates:
     ) -> Iterator[clipping.PartGradient]:
         """Iterates over the parts of the tables that have gradients, and computes these.
 
-        While a caller has a gradient, no other worker lets rows of that part begin anew.
+        While a caller has a gradient, no other worker lets rows of that part begin anew. The
+        weights of the module of a table follow it.
         """
         for table in self._placement.tables:
             uses = [i for i, p in enumerate(used) if p.table is table]
@@ -245,15 +261,34 @@ class Updates:
             optimizer = optimizer_of(self._optimizer, table)
             for part, server in enumerate(table.division.servers):
                 shard, of_server = table.shards[part], sparse[server]
-                sent = [of_server[i][1] for i in uses]
+                sent = [of_server[i].gradient for i in uses]
                 with _section_of(table, part, sent):
                     with tf.device(shard.device):
                         by_use = [
-                            _shard_gradient(shard, *_current(used[i], part, *of_server[i]))
+                            _shard_gradient(
+                                shard, _current(used[i], part, of_server[i]), used[i].binary
+                            )
                             for i in uses
                         ]
                         gradient = add_gradients(by_use)
-                    yield clipping.PartGradient(optimizer, table, part, gradient)
+                    slots, is_whole = table.slots[part], len(table.shards) == 1
+                    yield clipping.PartGradient(optimizer, table, is_whole, shard, slots, gradient)
+            if table.module is not None:
+                of_uses = [sparse[table.division.servers[0]][i].weights for i in uses]
+                yield from self._gradients_of_module(table.module, [w for w in of_uses if w])
+
+    def _gradients_of_module(
+        self, module: RemoteModule, by_use: Sequence[Sequence[tf.Tensor]]
+    ) -> Iterator[clipping.PartGradient]:
+        """Iterates over the weights of a module that have gradients."""
+        for shared, gradients in zip(module.shared, zip(*by_use, strict=True), strict=False):
+            if shared.trained:
+                optimizer = optimizer_of(self._optimizer, shared.local)
+                with tf.device(shared.remote.device):
+                    gradient = add_gradients(gradients)
+                yield clipping.PartGradient(
+                    optimizer, shared.local, True, shared.remote, shared.slots, gradient
+                )
 
     def update_local(self, gradients: list[Any], norms: clipping.Norms = _NO_NORMS) -> None:
         """Updates the dense weights of this process, with the slots that this process has.
@@ -360,7 +395,7 @@ class Updates:
 def update_part(
     each: clipping.PartGradient, norm: tf.Tensor | None, rate: tf.Tensor, step: Any
 ) -> None:
-    """Updates a part of a table on its server.
+    """Updates a part of a table, or a weight of a module, on its server.
 
     Args:
         each: The part and its gradient.
@@ -368,12 +403,12 @@ def update_part(
         rate: The learning rate of this step.
         step: The number of steps before this one, an integer scalar or variable.
     """
-    optimizer, table = each.optimizer, each.table
+    optimizer = each.optimizer
     with tf.device(each.shard.device):
         (gradient,) = optimizer.clip_gradients([each.gradient], norm)
-        decay = optimizer.weight_decay_of(table)
+        decay = optimizer.weight_decay_of(each.whole)
         optimizer.update_variable(
-            gradient, each.shard, table.slots[each.part], rate, weight_decay=decay, step=step
+            gradient, each.shard, each.slots, rate, weight_decay=decay, step=step
         )
 
 
@@ -382,22 +417,19 @@ def _section_of(table: RemoteTable, part: int, after: Sequence[tf.Tensor]) -> An
     return contextlib.nullcontext() if table.lookup is None else table.lookup.section(part, after)
 
 
-def _current(
-    product: TableProduct, part: int, entries: encoding.ShardEntries, gradient: tf.Tensor
-) -> tuple[encoding.ShardEntries, tf.Tensor, bool]:
-    """Returns the entries of a product whose rows still have the ids of the batch."""
+def _current(product: TableProduct, part: int, gradient: ShardGradient) -> ShardGradient:
+    """Returns the gradient with the entries whose rows still have the ids of the batch."""
     lookup, number = product.table.lookup, product.lookups.get(part)
-    if lookup is not None:
-        entries = lookup.of_known_rows(part, entries, number, product.binary)
-    return entries, gradient, product.binary
+    if lookup is None:
+        return gradient
+    entries = lookup.of_known_rows(part, gradient.entries, number, product.binary)
+    return gradient._replace(entries=entries)
 
 
-def _shard_gradient(
-    shard: RemoteVariable, entries: encoding.ShardEntries, gradient: tf.Tensor, binary: bool
-) -> tf.IndexedSlices:
+def _shard_gradient(shard: RemoteVariable, of_use: ShardGradient, binary: bool) -> tf.IndexedSlices:
     """Returns the gradient of a shard from one use of its table."""
     shape = tf.constant(shard.shape.as_list(), tf.int64)
-    return ops.weights_grad(*entries, gradient, shape, binary)
+    return ops.weights_grad(*of_use.entries, of_use.gradient, shape, binary)
 
 
 def update_dense_variable(

@@ -37,7 +37,7 @@ class WeightAverages:
         for table, means in zip(state.tables, self.tables, strict=True):
             self._pairs += zip(table.shards, means, strict=True)
         trained = {id(v) for v in state.trained}
-        shared = {id(s.local): s.remote for s in state.shared_variables}
+        shared = {id(s.local): s.remote for s in state.remote_weights}
         for i, v in enumerate(state.dense_weights):
             if id(v) in trained:
                 weight = shared.get(id(v), tf_variable(v))
