@@ -15,6 +15,9 @@ import pytest
 from tests import forked
 from tests.peers.jobs import ROOT, TIMEOUT, needs_mpi
 from tests.trained_runs import write_clicks, write_libsvm
+from tests.training.test_publish import input_array
+from twml_ops.cli import main
+from twml_ops.core import Scorer
 from twml_ops.training.config import PEER_OPTIONS
 from twml_ops.training.trained_run import TrainedRun
 
@@ -203,6 +206,24 @@ def test_two_peers_train_several_labels_and_quantize_their_checkpoints(tmp_path)
     assert status == 0, output
     _, metrics = facts_of(tmp_path / "run")
     assert metrics["auc"] > 0.7
+
+
+@pytest.mark.slow
+def test_the_first_of_two_peers_publishes_its_checkpoints_and_the_final_model(tmp_path):
+    data, served = write_libsvm(tmp_path / "a.svm", 300), tmp_path / "served"
+    words = ["train", "--data", data, "--model", "sparse_mlp", "--epochs", "2"]
+    words += ["--checkpoint-every", "10", "--publish", str(served), "--batch-size", "16"]
+    status, output = launch("--peers", "2", "--", *words, "--out", str(tmp_path / "run"))
+    assert status == 0, output
+    *before, last = sorted(served.iterdir(), key=lambda version: int(version.name))
+    steps = [json.loads((v / "scorer.json").read_text()).get("step") for v in (*before, last)]
+    assert steps[-1] is None
+    assert len(steps) >= 2
+    assert steps[:-1] == sorted(set(steps[:-1]))
+    main(["export", str(tmp_path / "run"), str(tmp_path / "export"), "--format", "scorer"])
+    want = Scorer.load(tmp_path / "export")
+    rows = {name: input_array(name, 3) for name in want.inputs}
+    np.testing.assert_array_equal(Scorer.load(last).predict(rows), want.predict(rows))
 
 
 @pytest.mark.slow

@@ -336,7 +336,7 @@ def train(
             metavar="DIR",
             help="Write each checkpoint, and the final model, to this folder as the next version "
             "of a scorer, for `twml-ops serve DIR`: the rows of tables that changed, or all. In a "
-            "cluster the evaluator writes them.",
+            "cluster the evaluator writes them, of peers the first one.",
             show_default=False,
         ),
     ] = None,
@@ -364,17 +364,15 @@ def train(
     in_cluster = cluster_role() != "alone"
     given.pop("publish", None)
     if is_rank():
-        _check_options_of_peers(given, publish)
+        _check_options_of_peers(given)
     checkpoints = checkpoint_options(
         *(checkpoint_every, checkpoint_keep, resume, given, in_cluster, publish)
     )
     run_task(configure(config, given, options or []), out, overwrite, checkpoints)
 
 
-def _check_options_of_peers(given: dict[str, Any], publish: Path | None) -> None:
+def _check_options_of_peers(given: dict[str, Any]) -> None:
     """Refuses the options that have no effect on peers."""
-    if publish is not None:
-        raise UserError("--publish: versions cannot be published by peers; publish in one process")
     from twml_ops.cli.configure import option_of
 
     of_servers = {field.name for field in dataclasses.fields(ClusterOptions)}

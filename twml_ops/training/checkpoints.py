@@ -90,7 +90,7 @@ class RunCheckpoints:
     @property
     def publishes(self) -> bool:
         """Whether checkpoints are published, which need the whole model."""
-        return self._publisher is not None
+        return self._options.publish is not None
 
     def load_member(self, number: int) -> FittedModel | None:
         """A member of an ensemble that an earlier process has trained.

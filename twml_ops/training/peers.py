@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import tensorflow as tf
 
+from twml_ops._known_categories import KnownCategories
 from twml_ops.checkpoint import CheckpointCallback
 from twml_ops.data import Source, TrainingParts
 from twml_ops.distribute import (
@@ -33,6 +34,7 @@ from twml_ops.training.config import PEER_OPTIONS, CheckpointOptions, RunConfig
 from twml_ops.training.errors import UserError
 from twml_ops.training.peer_training import START_OPTION, PeerTraining
 from twml_ops.training.reporter import Reporter
+from twml_ops.training.run_publisher import RunPublisher
 from twml_ops.training.stage_training import Stage
 
 if TYPE_CHECKING:
@@ -214,6 +216,9 @@ def cluster_of(group: PeerGroup) -> Cluster:
 class PeerCheckpoints(RunCheckpoints):
     """The checkpoints of a rank, and the stages of the run. Making them is a collective call.
 
+    The first rank publishes its checkpoints of the model of the run. If it dies, the rank that
+    takes its place publishes the final model only.
+
     Ranks write their checkpoints at different moments, and some may have none. When a job
     continues, all ranks get the weights of the newest checkpoint. A rank whose own checkpoint is of
     an earlier epoch skips the rest of its share up to the epoch of the newest one. One whose share
@@ -244,7 +249,13 @@ class PeerCheckpoints(RunCheckpoints):
         resume = options.resume or restarted
         # A rank that joins gets its state from the others.
         options = dataclasses.replace(options, resume=resume and not group.has_joined)
-        super().__init__(folder, config, options, overwrite or group.has_joined, stages.reporter)
+        if options.publish:
+            RunPublisher(options.publish, config)  # every rank checks it
+        is_first = group.rank == 0 and not group.has_joined
+        own = options if is_first else dataclasses.replace(options, publish=None)
+        super().__init__(folder, config, own, overwrite or group.has_joined, stages.reporter)
+        self._options = options
+        self._known: KnownCategories | None = None  # of the training data
         self._newest_stage, self._newest_rank = 0, 0
         self._run: ClusterCheckpoints | None = None
         self._last: CheckpointCallback | None = None
@@ -291,10 +302,26 @@ class PeerCheckpoints(RunCheckpoints):
         if self._last is not None and self._last.has_begun:
             self._options = dataclasses.replace(self._options, resume=False)
         callback = super().callback(*args, **options, may_differ=("num_examples",))
+        self._schema = args[1]
+        if self._publisher is not None:
+            stage = self._stages.decisions.get(options["phase"].replace(" ", "-"))
+            self._manager.on_written = self._publisher.publish if stage["final"] else None
         if callback is not None and self._last is not None:
             callback.continue_after(self._last)
         self._last = callback
         return callback
+
+    def publish_with(self, known: KnownCategories | None) -> None:
+        """See `RunCheckpoints.publish_with`."""
+        super().publish_with(known)
+        self._known = known
+
+    def publish_final(self, model: tf.keras.Model) -> None:
+        """See `RunCheckpoints.publish_final`. This rank may have become the first one."""
+        if self._publisher is None and self._options.publish:
+            self._publisher = RunPublisher(self._options.publish, self._config, self._reporter)
+            self._publisher.known = self._known
+        super().publish_final(model)
 
     def remove(self) -> None:
         """Removes the checkpoints of this rank and, on the first one, the stages."""
