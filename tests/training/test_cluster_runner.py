@@ -366,16 +366,11 @@ def test_all_workers_begin_with_the_weights_of_the_run_that_they_go_on_with(tmp_
     assert json.loads(last)["log_loss"] == pytest.approx(metrics["log_loss"], rel=1e-4)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("mode", ["async", "sync"])
-def test_a_cluster_whose_processes_are_killed_still_writes_its_run(mode, tmp_path):
-    """At the ends of five epochs, of early stopping, the second model or the refit."""
-    out, rng, killed, lines = tmp_path / "run", random.Random(mode), 0, []
-    options = ["--out", str(out), "--mode", mode, "--checkpoint-every", "5", "--timeout", "60"]
-    options += ["--validation", "random", "--batch-size", "32", "--debug"]
-    command = _child.command("twml_ops.cli", "launch", "--ps", "2", "--workers", "2", "--")
+def run_while_processes_are_killed(command, seed, times):
+    """Runs a cluster, of which any process is killed after each of the first epochs."""
+    rng, killed, lines = random.Random(seed), 0, []
     process = subprocess.Popen(
-        [*command, "train", "--data", write_clicks(tmp_path / "x.csv"), *options],
+        command,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -383,12 +378,24 @@ def test_a_cluster_whose_processes_are_killed_still_writes_its_run(mode, tmp_pat
     )
     for line in process.stdout:
         lines.append(line)
-        if line.startswith("[worker 0] epoch ") and killed < 5:
+        if line.startswith("[worker 0] epoch ") and killed < times:
             children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text()
             os.kill(int(rng.choice(children.split())), signal.SIGKILL)
             killed += 1
     assert process.wait() == 0, "".join(lines[-60:])
-    assert killed == 5
+    assert killed == times
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", ["async", "sync"])
+def test_a_cluster_whose_processes_are_killed_still_writes_its_run(mode, tmp_path):
+    """At the ends of five epochs, of early stopping, the second model or the refit."""
+    out = tmp_path / "run"
+    options = ["--out", str(out), "--mode", mode, "--checkpoint-every", "5", "--timeout", "60"]
+    options += ["--validation", "random", "--batch-size", "32", "--debug"]
+    command = _child.command("twml_ops.cli", "launch", "--ps", "2", "--workers", "2", "--")
+    command += ["train", "--data", write_clicks(tmp_path / "x.csv"), *options]
+    run_while_processes_are_killed(command, mode, 5)
     facts = json.loads((out / "run.json").read_text())
     assert facts["trained_epochs"] == facts["epoch_choice"]["epochs"]
     assert len(facts["model_choice"]["trials"]) == 2

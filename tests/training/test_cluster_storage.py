@@ -1,17 +1,15 @@
 """`twml-ops launch ... train --storage`: the rows of large tables are in files of the servers."""
 
 import json
-import os
-import random
-import signal
-import subprocess
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-from tests.training.test_cluster_runner import chief, same_slots
+from tests.training.test_cluster_runner import (
+    chief,
+    run_while_processes_are_killed,
+    same_slots,
+)
 from twml_ops import _child
 from twml_ops.cli import main
 from twml_ops.training.trained_run import TrainedRun
@@ -58,26 +56,13 @@ def test_one_worker_with_files_of_a_server_trains_the_weights_of_one_process(dat
 
 @pytest.mark.parametrize("mode", ["async", "sync"])
 def test_a_cluster_with_files_whose_processes_are_killed_still_writes_its_run(mode, data, tmp_path):
-    out, rng, killed, lines = tmp_path / "run", random.Random(mode), 0, []
+    out = tmp_path / "run"
     more = ["--out", str(out), "--mode", mode, "--checkpoint-every", "5", "--timeout", "60"]
     more += ["--checkpoint-policy", "consecutive", "--batch-size", "32", "--debug"]
     more += ["--publish", str(tmp_path / "served"), "--max-epochs", "6", *options(tmp_path, CACHE)]
     command = _child.command("twml_ops.cli", "launch", "--ps", "2", "--workers", "2")
-    process = subprocess.Popen(
-        [*command, "--evaluator", "--", "train", "--data", data, *more],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
-    for line in process.stdout:
-        lines.append(line)
-        if line.startswith("[worker 0] epoch ") and killed < 4:
-            children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text()
-            os.kill(int(rng.choice(children.split())), signal.SIGKILL)
-            killed += 1
-    assert process.wait() == 0, "".join(lines[-60:])
-    assert killed == 4
+    command += ["--evaluator", "--", "train", "--data", data, *more]
+    run_while_processes_are_killed(command, mode, 4)
     assert {"server-0", "server-1"} <= {path.name for path in (tmp_path / "rows").iterdir()}
     assert list(tmp_path.glob("rows/server-*/*.rows")) == []
     assert json.loads((out / "metrics.json").read_text())["auc"] > 0.7

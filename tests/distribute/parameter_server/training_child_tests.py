@@ -25,7 +25,7 @@ from tests.distribute.parameter_server.trainers import (
     trainer,
 )
 from tests.fixtures import calculations
-from twml_ops import layers, optimizers
+from twml_ops import layers, optimizers, placement
 from twml_ops.distribute.measured_training import repeated
 from twml_ops.distribute.parameter_server import (
     ChiefBuiltModel,
@@ -459,11 +459,13 @@ def a_run_goes_on_with_the_tables_and_slots_of_an_ordinary_model_and_gives_them_
         (adam, {"cluster": first_servers(1)}),
         (adam, {"cluster": first_servers(2), "partition_axis": "column"}),
         (partial(optimizers.RowWiseAdagrad, 0.1), {"cluster": first_servers(2)}),
-        (adam, {**async_workers, "partition_axis": "row"}),
+        (adam, {**async_workers, "partition_axis": "row", "storage": True}),
     ):
         options = {"partition_axis": "row", **options}
         first, want = trained_model(make(), 5), trained_model(make(), 13)
         with tempfile.TemporaryDirectory() as folder:
+            if options.get("storage"):
+                options["storage"] = placement.Tiered(os.path.join(folder, "rows"), 96)
             path = os.path.join(folder, "model.keras")
             # The file of an earlier process of the chief has no tables.
             for _ in range(2):
