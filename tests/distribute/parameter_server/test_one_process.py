@@ -21,7 +21,6 @@ ON_BOTH = (
     "several_tables_may_be_sent_in_16_bits_and_ahead",
     "gradients_are_clipped_by_the_norms_of_a_single_process",
     "towers_on_servers_train_as_in_a_single_process",
-    "vectors_of_towers_are_the_bits_of_the_flat_lookup",
     "tensorflow_sends_the_same_numbers_where_no_port_can_be_reached",
 )
 
