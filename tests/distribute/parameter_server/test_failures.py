@@ -120,6 +120,7 @@ def test_two_synchronous_workers_equal_one_with_the_concatenated_batch(outcome):
         np.testing.assert_allclose(two, one, rtol=2e-6, atol=2e-6)
 
 
+@pytest.mark.slow
 def test_two_synchronous_workers_train_towers_as_one_with_the_concatenated_batch(outcome):
     for one, two in zip(
         outcome("towers, one")["weights"], outcome("towers, two")["weights"], strict=True

@@ -23,7 +23,6 @@ ON_BOTH = (
     "one_server_with_rows_in_a_file_trains_as_one_process",
     "checkpoints_are_the_same_whether_rows_are_in_files_or_in_memory",
     "towers_on_servers_train_as_in_a_single_process",
-    "vectors_of_towers_are_the_bits_of_the_flat_lookup",
     "tensorflow_sends_the_same_numbers_where_no_port_can_be_reached",
 )
 

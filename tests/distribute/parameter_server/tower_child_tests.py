@@ -69,25 +69,16 @@ def vectors_of_towers_are_the_bits_of_the_flat_lookup():
 
 @child_test
 def towers_on_servers_train_as_in_a_single_process():
-    for servers, make, rank in ((1, adam, None), (2, partial(optimizers.Adagrad, 0.1), 2)):
-        build = partial(towers_model, rank=rank)
-        hybrid = trainer(make(), servers, build)
-        hybrid.fit(batches, 10)
-        exported = hybrid.export()
-        same(train_alone(make(), build), exported.get_weights(), 2e-5)
-        before = build().get_weights()
-        assert all((a != b).any() for a, b in zip(before, exported.get_weights(), strict=True))
-        devices = [t.shards[0].device for t in hybrid.placement.tables]
-        assert devices == [hybrid.cluster.devices[i % servers] for i in range(2)]
-        x, y = whole_batches()[0]
-        got = hybrid._forward(x, y, None)[0]
-        same([exported(x).numpy()], [got.numpy()], 1e-6)
-
-
-@child_test
-def only_outputs_of_towers_and_their_gradients_are_sent():
-    hybrid = trainer(optimizers.SGD(0.1), 2, towers_model)
-    hybrid.fit(batches, 1)
+    build = partial(towers_model, rank=2)
+    hybrid = trainer(optimizers.Adagrad(0.1), 2, build)
+    hybrid.fit(batches, 10)
+    exported = hybrid.export()
+    same(train_alone(optimizers.Adagrad(0.1), build), exported.get_weights(), 2e-5)
+    before = build().get_weights()
+    assert all((a != b).any() for a, b in zip(before, exported.get_weights(), strict=True))
+    assert [t.shards[0].device for t in hybrid.placement.tables] == hybrid.cluster.devices
+    x, y = whole_batches()[0]
+    same([exported(x).numpy()], [hybrid._forward(x, y, None)[0].numpy()], 1e-6)
     (step,) = hybrid._train.traced.values()
     messages = [op for op in step.graph.get_operations() if op.type == "Twml>SendMessage"]
     shapes = [[t.shape.as_list() for t in op.inputs if t.dtype == tf.float32] for op in messages]
@@ -115,12 +106,12 @@ def towers_are_restored_from_checkpoints_on_other_servers():
     """With the average of the weights that was begun."""
     with tempfile.TemporaryDirectory() as folder:
         seen = []
-        for servers, steps in ((2, (1, 2)), (1, (3,)), (2, (4, 5))):
+        for servers, steps in ((1, (1, 2)), (2, (4,))):
             hybrid = trainer(adam(), servers, towers_model, checkpoint_dir=folder)
             seen += weights_of_snapshots(hybrid, steps)
-        same(train_alone(adam(), towers_model, 5), seen[-1], 2e-5)
-        ((step, plain),) = iter_checkpoints(towers_model, folder, until=5)
-        assert step == 5
+        same(train_alone(adam(), towers_model, 4), seen[-1], 2e-5)
+        ((step, plain),) = iter_checkpoints(towers_model, folder, until=4)
+        assert step == 4
         same(seen[-1], plain.get_weights())
         hybrid.use_average()
         means = [np.mean(each, axis=0) for each in zip(*seen, strict=True)]
@@ -153,13 +144,6 @@ def gradients_of_towers_are_clipped_by_the_norm_of_all_gradients():
     same(want, hybrid.export().get_weights(), 1e-6)
     free = train_alone(optimizers.SGD(0.5), towers_model, 8)
     assert any(np.abs(a - b).max() > 1e-2 for a, b in zip(want, free, strict=True))
-
-
-@child_test
-def rounded_outputs_of_towers_train_nearly_as_exact_ones():
-    hybrid = trainer(optimizers.Adagrad(0.1), 2, towers_model, wire_dtype="float16")
-    hybrid.fit(batches, 4)
-    same(train_alone(optimizers.Adagrad(0.1), towers_model, 4), hybrid.export().get_weights(), 5e-3)
 
 
 def one_module_for_two_tables():
