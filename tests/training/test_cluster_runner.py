@@ -47,7 +47,8 @@ def run(request, libsvm, tmp_path_factory):
     workers += ["--servers-in-workers"] if request.param > 1 else []
     options = ["--out", str(out), "--epochs", "8", "--batch-size", "16"]
     options += ["--checkpoint-every", "60", "--checkpoint-policy", "consecutive"]
-    options += ["--publish", str(served_of(out))]
+    # The tables are small. The other runs replicate them, and this one has them on the servers.
+    options += ["--publish", str(served_of(out)), "--partition-axis", "row"]
     done = subprocess.run(
         [*command, *workers, "--", "train", "--data", libsvm, *options],
         cwd=checkout,

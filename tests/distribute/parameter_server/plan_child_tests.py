@@ -203,8 +203,15 @@ def a_run_goes_on_with_its_small_tables_on_the_worker_and_not_with_others():
                 )
                 hybrid.fit(batches, steps)
             same(want, hybrid.export().get_weights(), 0 if rows == ROWS else 2e-6)
-            ((step, plain),) = iter_checkpoints(build, folder, until=6)
+            built = []
+
+            def build_and_keep(built=built):
+                built.append(build())
+                return built[-1]
+
+            ((step, plain),) = iter_checkpoints(build_and_keep, folder, until=6)
             assert step == 6
+            assert plain is built[-1]  # which a caller may have kept, as the evaluator does
             same(hybrid.export().get_weights(), plain.get_weights())
             other = trainer(make(), 2, build, "mse", checkpoint_dir=folder)
             fit = partial(other.fit, batches, 7)

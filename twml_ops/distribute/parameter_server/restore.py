@@ -475,8 +475,8 @@ def iter_checkpoints(
         ValueError: A checkpoint is of another model.
     """
     manager = CheckpointManager(str(checkpoint_dir))
-    model = model_builder()
-    shells: dict[frozenset[int], _Shell] = {}  # by the numbers of the tables on servers
+    shell: _Shell | None = None
+    model: Any = None
     last_read, folder_existed = "", False
     while True:
         try:
@@ -494,11 +494,10 @@ def iter_checkpoints(
             continue
         newest = found[-1]
         last_read, folder_existed = newest.folder.name, True
+        if shell is None:
+            shell = _Shell(model_builder, _tables_on_servers(newest))
+            model = model_builder()  # the last one, which a builder may keep
         try:
-            on_servers = _tables_on_servers(newest)
-            if on_servers not in shells:
-                shells[on_servers] = _Shell(model_builder, on_servers)
-            shell = shells[on_servers]
             tables = read_model(
                 newest, shell.placement.tables, shell.placement.lookups, shell.model
             )
