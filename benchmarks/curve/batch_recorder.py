@@ -57,16 +57,16 @@ def job_of(training: Training, slots: int, batches: int = 1) -> Job:
         recorder.products.clear()
         model(x)
     batch = len(y)
+    on_servers = [p for p in recorder.products if p[0].shape[0] > REPLICATED_ROWS]
     tables = tuple(
         Table(*table.shape, entries=len(ids) / batch, unique=len(np.unique(ids)))
-        for table, _, ids, _ in recorder.products
-        if table.shape[0] > REPLICATED_ROWS
+        for table, _, ids, _ in on_servers
     )
     weights = sum(int(tf.size(w)) for w in model.trainable_variables)
     return Job(
         tables,
         batch,
-        values=any(values for *_, values in recorder.products),
+        values=any(values for *_, values in on_servers),
         dense=weights - sum(t.input_dim * t.units for t in tables),
         slots=slots,
     )

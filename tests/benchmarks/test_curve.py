@@ -197,22 +197,23 @@ def test_the_smallest_cluster_of_its_kind_calibrates_a_cell():
     assert jobs.calibrating(alone) == Cell("reference", cells.ASYNCHRONOUS, 1, 2)
 
 
-def test_a_job_has_the_tables_and_the_batch_of_a_training():
+def test_a_job_has_the_large_tables_and_the_batch_of_a_training():
     from benchmarks.cluster_cost.trainings import Training
 
     ids = tf.ragged.constant([[1, 3], [2], [3, 3, 0]], dtype=tf.int64)
 
     def model():
         i = tf.keras.Input([None], dtype="int64", ragged=True)
-        hidden = layers.SparseLinear(4, 5, use_bias=False)(i)
+        large, small = (layers.SparseLinear(4, n, use_bias=False)(i) for n in (513, 512))
+        hidden = tf.keras.layers.Add()([large, small])
         return tf.keras.Model(i, tf.keras.layers.Dense(2)(hidden))
 
     data = tf.data.Dataset.from_tensors((ids, tf.zeros([3, 2])))
     job = batch_recorder.job_of(Training(model, None, "mse", lambda worker: data), 1)
     assert job.batch == 3
     (table,) = job.tables
-    assert (table.input_dim, table.units, table.entries, table.unique) == (5, 4, 2.0, 4)
-    assert (job.dense, job.slots, job.values) == (10, 1, False)
+    assert (table.input_dim, table.units, table.entries, table.unique) == (513, 4, 2.0, 4)
+    assert (job.dense, job.slots, job.values) == (10 + 4 * 512, 1, False)
 
 
 def test_results_of_another_share_are_not_mixed(tmp_path):
