@@ -235,6 +235,9 @@ class PeerTraining(LocalRunner):
     def finish(self) -> None:
         """Ends nothing: there are no servers."""
 
+    def release_files(self) -> None:
+        """Removes nothing: there are no servers, which could have files."""
+
     def release(self) -> None:
         """Releases the model."""
         self._models = self._evaluated = self._averaging = None
