@@ -18,6 +18,17 @@ ids[12] = 99 is out of range [0, 64)
 \t [[{{node Twml>SparseLinear}}]] [Op:__inference_one_step_on_iterator_1]"""
 
 
+REMOTE = """Graph execution error:
+
+2 root error(s) found.
+  (0) CANCELLED:  the step that waits for a message was cancelled
+\t [[{{node Twml>ReceiveMessage_10}}]]
+  (1) INVALID_ARGUMENT:   the 247 ids must fit into the cache
+\t [[{{node Twml>TieredSparseLinear}}]]
+Additional GRPC error information from remote target /job:ps/replica:0/task:0/device:CPU:0:
+:UNKNOWN:Error received from peer  {grpc_message:" the 247 ids must fit", grpc_status:3}
+0 successful operations."""
+
 NO_FILE = FileNotFoundError(2, "No such file", "d.tsv")
 READER = (
     "{{function_node __wrapped__X}} ValueError: bad row\n"
@@ -33,6 +44,7 @@ READER = (
         (NO_FILE, "d.tsv: No such file"),
         (EOFError("ended early"), "ended early"),
         (tf.errors.InvalidArgumentError(None, None, GRAPH), "ids[12] = 99 is out of range [0, 64)"),
+        (tf.errors.InvalidArgumentError(None, None, REMOTE), "the 247 ids must fit into the cache"),
         (tf.errors.UnknownError(None, None, READER), "bad row"),
     ],
 )

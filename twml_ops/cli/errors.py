@@ -17,8 +17,10 @@ _SUFFIX = re.compile(r"\s*(\[\[\{\{node|\[Op:|\[name: ).*$")
 
 _NOISE = re.compile(
     r"^($|Traceback|File \"|Graph execution error|Detected at node|Node: |\s|\d+ root error|"
-    r"\(\d+\) )"
+    r"\(\d+\) |Additional GRPC error information )"
 )
+# Of several root errors. A step that is cancelled is a consequence of another one.
+_ROOT = re.compile(r"^\s*\(\d+\) (?!CANCELLED)\w+:\s+")
 USAGE = 2
 FAILED = 1
 INTERRUPTED = 130
@@ -117,5 +119,5 @@ def _cause(message: str) -> str:
     """The line of a message that names the cause, which TensorFlow prints below a stack trace."""
     _, node, below = message.rpartition("\nNode: ")
     lines = (below.split("\n", 1)[1] if node and "\n" in below else message).splitlines()
-    lines = [_SUFFIX.sub("", _PREFIX.sub("", re.sub(r"^\(\d+\) \w+:\s+", "", li))) for li in lines]
+    lines = [_SUFFIX.sub("", _PREFIX.sub("", _ROOT.sub("", line))) for line in lines]
     return next((" ".join(li.split()) for li in lines if not _NOISE.match(li)), message.strip())

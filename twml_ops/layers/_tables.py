@@ -138,7 +138,8 @@ class TableLayer(tf.keras.layers.Layer):
         if placement.placement_of(table) is not placement.REPLICATED:
             raise ValueError(
                 f"the regularizer of the table of layer {self.name!r} needs a table that is in the "
-                "memory of this process, as with the default placement and without storage"
+                "memory of this process and of no other one, got one on parameter servers, divided "
+                "over replicas or in a file"
             )
         with library.on_host():
             unique = tf.unique(ids).y
