@@ -288,24 +288,18 @@ def a_pattern_of_a_composite_optimizer_that_matches_a_table_on_a_server_is_not_w
 
 @child_test
 def a_regularizer_of_a_small_table_is_the_one_of_a_single_process():
-    def build():
+    def build(regularizer="l2"):
         tf.keras.utils.set_random_seed(3)
         inputs = [tf.keras.Input([None], dtype=t, ragged=True) for t in ("int64", "float32")]
-        linear = layers.SparseLinear(4, ROWS, kernel_regularizer="l2", name="table")
+        linear = layers.SparseLinear(4, ROWS, kernel_regularizer=regularizer, name="table")
         return tf.keras.Model(inputs, linear(inputs))
 
     make = partial(optimizers.Adagrad, 0.1)
     hybrid = trainer(make(), 2, build, "mse", replicated_rows=ROWS)
     hybrid.fit(batches, 4)
-    plain = train_alone(make(), partial(model_without_penalty, build), 4, "mse")
+    plain = train_alone(make(), partial(build, None), 4, "mse")
     want, got = train_alone(make(), build, 4, "mse"), hybrid.export().get_weights()
     same(want, got, 1e-6)
     assert not np.allclose(plain[0], got[0], rtol=1e-4, atol=0)
     fit = partial(trainer(make(), 2, build, "mse").fit, batches, 1)
     expect_error(ValueError, "got one on parameter servers", fit)
-
-
-def model_without_penalty(build):
-    model = build()
-    model.get_layer("table").kernel_regularizer = None
-    return model
