@@ -25,8 +25,10 @@ from tests.distribute.parameter_server.model import (
 )
 from tests.distribute.parameter_server.trainers import (
     TWO_WORKERS,
+    check_snapshots,
     child_test,
     expect_error,
+    export_with_slots,
     grouped_model,
     plan_of,
     train_alone,
@@ -35,7 +37,6 @@ from tests.distribute.parameter_server.trainers import (
 )
 from twml_ops import layers, optimizers
 from twml_ops.distribute.parameter_server import SavedSlots, iter_checkpoints
-from twml_ops.distribute.parameter_server.state import optimizer_of
 
 
 @child_test
@@ -62,12 +63,8 @@ def slots_go_from_one_plan_to_another_one_unchanged():
     for plan in (plan_of_tables(names, 4), plan_of(4, *by_row)):
         hybrid = trainer(make(), 4, build, "mse", plan=plan, saved_slots=saved)
         hybrid.fit(batches, 0 if found else 2)
-        model = hybrid.export()
-        model.compile(make())
-        model.optimizer.build(model.trainable_variables)
-        hybrid.export_slots(model)
-        slots = (optimizer_of(model.optimizer, v).slots_of(v) for v in model.trainable_variables)
-        found.append([np.array(s) for of_weight in slots for s in of_weight])
+        model, slots = export_with_slots(hybrid, make())
+        found.append(slots)
         saved = SavedSlots(2, lambda model=model: model)
     same(*found)
 
@@ -160,12 +157,7 @@ def a_checkpoint_of_a_plan_is_restored_with_another_plan_on_other_servers():
                 )
                 seen += weights_of_snapshots(hybrid, steps)
             same(want, seen[-1], 2e-5)
-            ((step, plain),) = iter_checkpoints(build, folder, until=6)
-            assert step == 6
-            same(seen[-1], plain.get_weights())
-            hybrid.use_average()
-            means = [np.mean(each, axis=0) for each in zip(*seen, strict=True)]
-            same(means, hybrid.export().get_weights(), 1e-6)
+            check_snapshots(hybrid, seen, build, folder, until=6)
 
 
 @child_test

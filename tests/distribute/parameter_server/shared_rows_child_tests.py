@@ -49,7 +49,7 @@ def step(hybrid, ids):
 
 
 def look_up_and_die(hybrid, ids):
-    """Gives rows to ids, of which nothing else is told."""
+    """Gives rows to ids, as a worker does that is killed before it sends its batch."""
     (lookup,) = hybrid.state.lookups
     link = hybrid.placement.links[lookup.number]
     ids = np.array(ids)

@@ -9,16 +9,17 @@ import tensorflow as tf
 from tests.distribute.parameter_server.model import batches, same, towers_model, whole_batches
 from tests.distribute.parameter_server.trainers import (
     TWO_WORKERS,
+    check_snapshots,
     child_test,
     expect_error,
+    export_with_slots,
     plan_of,
     train_alone,
     trainer,
     weights_of_snapshots,
 )
 from twml_ops import layers, optimizers, research
-from twml_ops.distribute.parameter_server import SavedSlots, iter_checkpoints
-from twml_ops.distribute.parameter_server.state import optimizer_of
+from twml_ops.distribute.parameter_server import SavedSlots
 
 FIELDS, UNITS = 6, 4
 TOWERS = [[4, 0, 1], [5, 2, 3]]
@@ -110,12 +111,7 @@ def towers_are_restored_from_checkpoints_on_other_servers():
             hybrid = trainer(adam(), servers, towers_model, checkpoint_dir=folder)
             seen += weights_of_snapshots(hybrid, steps)
         same(train_alone(adam(), towers_model, 4), seen[-1], 2e-5)
-        ((step, plain),) = iter_checkpoints(towers_model, folder, until=4)
-        assert step == 4
-        same(seen[-1], plain.get_weights())
-        hybrid.use_average()
-        means = [np.mean(each, axis=0) for each in zip(*seen, strict=True)]
-        same(means, hybrid.export().get_weights(), 1e-6)
+        check_snapshots(hybrid, seen, towers_model, folder, until=4)
 
 
 @child_test
@@ -124,12 +120,8 @@ def slots_of_towers_go_to_an_ordinary_model_and_back():
     for servers in (1, 2):
         hybrid = trainer(adam(), servers, towers_model, saved_slots=saved)
         hybrid.fit(batches, 0 if found else 2)
-        model = hybrid.export()
-        model.compile(adam())
-        model.optimizer.build(model.trainable_variables)
-        hybrid.export_slots(model)
-        slots = (optimizer_of(model.optimizer, v).slots_of(v) for v in model.trainable_variables)
-        found.append([np.array(s) for of_weight in slots for s in of_weight])
+        model, slots = export_with_slots(hybrid, adam())
+        found.append(slots)
         saved = SavedSlots(2, lambda model=model: model)
     assert all(s.any() for s in found[0])
     same(*found)

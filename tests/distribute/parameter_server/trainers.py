@@ -9,10 +9,11 @@ import tensorflow as tf
 
 from tests.child_process import ChildTests
 from tests.distribute.parameter_server.model import batches as batches_of_model
-from tests.distribute.parameter_server.model import builder, whole_batches
+from tests.distribute.parameter_server.model import builder, same, whole_batches
 from twml_ops import layers
 from twml_ops.distribute.launch import Ports
-from twml_ops.distribute.parameter_server import Cluster, HybridTrainer
+from twml_ops.distribute.parameter_server import Cluster, HybridTrainer, iter_checkpoints
+from twml_ops.distribute.parameter_server.state import optimizer_of
 from twml_ops.planning import ShardedTable, ShardingPlan
 
 PORTS = Ports(5)
@@ -118,6 +119,26 @@ def weights_of_snapshots(hybrid, steps):
         seen.append(hybrid.export().get_weights())
         hybrid.save()
     return seen
+
+
+def check_snapshots(hybrid, seen, build, folder, until):
+    """The last checkpoint has the last weights of `weights_of_snapshots`, and the average all."""
+    ((step, plain),) = iter_checkpoints(build, folder, until=until)
+    assert step == until
+    same(seen[-1], plain.get_weights())
+    hybrid.use_average()
+    means = [np.mean(each, axis=0) for each in zip(*seen, strict=True)]
+    same(means, hybrid.export().get_weights(), 1e-6)
+
+
+def export_with_slots(hybrid, optimizer):
+    """The trained model with the slots of the run, and the values of these slots."""
+    model = hybrid.export()
+    model.compile(optimizer)
+    model.optimizer.build(model.trainable_variables)
+    hybrid.export_slots(model)
+    slots = (optimizer_of(model.optimizer, v).slots_of(v) for v in model.trainable_variables)
+    return model, [np.array(s) for of_weight in slots for s in of_weight]
 
 
 def train_alone(optimizer, build=builder, steps=10, loss="binary_crossentropy", batches=None):
