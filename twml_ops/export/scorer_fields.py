@@ -64,13 +64,8 @@ def _field_logarithms(program: Program, layer: Any, call: LayerCall) -> list[Any
 
 
 def _rescaling(program: Program, layer: Any, call: LayerCall) -> list[Any]:
-    register, out = program.dense(call.inputs[0], layer.name), program.new()
-    arrays = {
-        name: np.asarray([value], np.float32)
-        for name, value in (("factor", layer.scale), ("offset", layer.offset))
-    }
-    program.step("affine", [register], [out], arrays)
-    return [Dense(out)]
+    register = program.dense(call.inputs[0], layer.name)
+    return [Dense(_scaled(program, register, layer.scale, layer.offset))]
 
 
 def _category_rows(program: Program, layer: Any, call: LayerCall) -> list[Any]:
@@ -263,9 +258,20 @@ def _boosted_trees(program: Program, layer: Any, call: LayerCall) -> list[Any]:
 
 def _mean_logit(program: Program, layer: Any, call: LayerCall) -> list[Any]:
     registers: list[str | None] = [program.dense(key, layer.name) for key in call.inputs]
+    if layer.share != 0.5:
+        weights = (1 - layer.share, layer.share)
+        registers = [_scaled(program, r, w) for r, w in zip(registers, weights, strict=True)]
     out = program.new()
-    program.step("mean", registers, [out])
+    program.step("mean" if layer.share == 0.5 else "add", registers, [out])
     return [Dense(out)]
+
+
+def _scaled(program: Program, register: str | None, factor: float, offset: float = 0.0) -> str:
+    """Appends a step that multiplies a register by a factor and adds an offset."""
+    out = program.new()
+    arrays = {"factor": np.asarray([factor], np.float32), "offset": np.asarray([offset], np.float32)}
+    program.step("affine", [register], [out], arrays)
+    return out
 
 
 def _sigmoid_of_mean_logit(program: Program, layer: Any, call: LayerCall) -> list[Any]:

@@ -39,7 +39,12 @@ from twml_ops.models.fm import fm
 from twml_ops.models.front import Front, batches_of, divided, in_batches, keyed_batches
 from twml_ops.models.hashed_ids import HashedIds
 from twml_ops.models.logistic import logistic
-from twml_ops.models.mean_logit import MeanLogit, SigmoidOfMeanLogit
+from twml_ops.models.mean_logit import (
+    MeanLogit,
+    SigmoidOfMeanLogit,
+    averaged_logits,
+    weighted_mean,
+)
 from twml_ops.models.mmoe import mmoe
 from twml_ops.models.new_categories import (
     EnlargedModel,
@@ -77,6 +82,7 @@ __all__ = [
     "SigmoidOfMeanLogit",
     "SplitLabels",
     "VectorOptions",
+    "averaged_logits",
     "batches_of",
     "choose_crosses",
     "dcn",
@@ -98,6 +104,7 @@ __all__ = [
     "shared_bottom",
     "sparse_mlp",
     "takes",
+    "weighted_mean",
     "with_new_categories",
 ]
 

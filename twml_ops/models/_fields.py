@@ -377,7 +377,13 @@ class Fields:
             self.inputs, x, others, present, dataset, self.labels, statistics, options
         )
 
-    def model(self, name: str, terms: Sequence[Any], others: Sequence[Any] = ()) -> tf.keras.Model:
+    def model(
+        self,
+        name: str,
+        terms: Sequence[Any],
+        others: Sequence[Any] = (),
+        share: float | None = None,
+    ) -> tf.keras.Model:
         """The model whose logits are the sum of the terms [B, L] and a bias.
 
         Args:
@@ -385,11 +391,19 @@ class Fields:
             terms: at least one.
             others: logits [B, 1] of another model, one for each label, with which the mean is taken
                 in inference; or none.
+            share: their weight in the mean; None: 1/2.
+
+        Raises:
+            ValueError: `share` is not in [0, 1].
         """
+        share = 0.5 if share is None else share
+        if not 0 <= share <= 1:
+            raise ValueError(f"tree_share must be in [0, 1], got {share}")
         logits = terms[0] if len(terms) == 1 else tf.keras.layers.Add(name="sum")(list(terms))
         logits = Bias(self.base, name="logit")(logits)
         if others:
-            logits = MeanLogit(name="mean_logit")([logits, concatenated(others, "tree_logits")])
+            both = [logits, concatenated(others, "tree_logits")]
+            logits = MeanLogit(share, name="mean_logit")(both)
         elif not self._keyed:
             self.inputs.pop(ROW_KEYS, None)  # only trees that gained nothing had statistics
         return tf.keras.Model(self.inputs, probabilities(logits, self.labels), name=name)

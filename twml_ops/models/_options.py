@@ -81,7 +81,7 @@ class HashedNetOptions(NetOptions, total=False):
 _ORDER = (
     *("units", "field_units", "", "dropout", "embedding_dropout", "l2", "linear_l2", "num_bins"),
     *("min_count", "max_rows", "statistics", "crosses", "trees", "tree_ensembles", "stddev"),
-    "learned_hash",
+    *("learned_hash", "tree_share"),
 )
 
 

@@ -51,6 +51,7 @@ def dcn(
     crosses: Sequence[str] | None = None,
     trees: bool | None = None,
     tree_ensembles: int | None = None,
+    tree_share: float | None = None,
     **options: Unpack[HashedNetOptions],
 ) -> tf.keras.Model:
     """Builds a Deep & Cross Network in its parallel form.
@@ -96,6 +97,8 @@ def dcn(
         tree_ensembles: number of ensembles of trees, the mean of whose logits is used, from 1 to 5;
             each is trained without one of five folds of the examples, and the time of the training
             and of the predictions is proportional to their number. None: 3.
+        tree_share: weight of the logit of the trees in the mean, from 0 to 1; None: 1/2, or what
+            `twml-ops train` chooses by its validation data.
         **options: see `HashedNetOptions`.
 
     Returns:
@@ -106,7 +109,7 @@ def dcn(
     Raises:
         ImportError: `trees` is true, and LightGBM is not installed.
         ValueError: the schema has no features, a cross names features that it does not have, or
-            `field_towers` do not have every field once.
+            `field_towers` do not have every field once, or `tree_share` is not in [0, 1].
     """
     fields = Fields(schema, dataset, options, statistics=statistics, crosses=crosses)
     x0 = fields.flat_input(sparse_units, field_towers, tower_outputs)
@@ -120,4 +123,4 @@ def dcn(
     both = tf.keras.layers.Concatenate(name="crossed_and_deep")([crossed, deep])
     terms = [*fields.linear(), fields.logits(both)]
     others = fields.tree_logits(dataset, tree_ensembles) if wanted(trees, dataset) else []
-    return fields.model("dcn", terms, others)
+    return fields.model("dcn", terms, others, tree_share)

@@ -34,6 +34,7 @@ def deepfm(
     crosses: Sequence[str] | None = None,
     trees: bool | None = False,
     tree_ensembles: int | None = None,
+    tree_share: float | None = None,
     **options: Unpack[HashedNetOptions],
 ) -> tf.keras.Model:
     """Builds a DeepFM.
@@ -54,6 +55,7 @@ def deepfm(
             trees have, so that the vectors of the net learn something else. None: if LightGBM is
             installed and there are row keys.
         tree_ensembles: number of ensembles of trees, see `dcn`.
+        tree_share: weight of their logit in the mean, see `dcn`.
         **options: see `HashedNetOptions`.
 
     Returns:
@@ -62,8 +64,8 @@ def deepfm(
 
     Raises:
         ImportError: `trees` is true, and LightGBM is not installed.
-        ValueError: the schema has fewer than two fields, or a cross names features that it does not
-            have.
+        ValueError: the schema has fewer than two fields, a cross names features that it does not
+            have, or `tree_share` is not in [0, 1].
     """
     with_trees = wanted(trees, dataset)
     fields = Fields(
@@ -73,4 +75,4 @@ def deepfm(
     deep = dense_net(fields.deep_input(vectors), hidden, options["dropout"])
     terms = [*fields.linear(), fields.pairs(vectors), fields.logits(deep)]
     others = fields.tree_logits(dataset, tree_ensembles) if with_trees else []
-    return fields.model("deepfm", terms, others)
+    return fields.model("deepfm", terms, others, tree_share)

@@ -37,6 +37,7 @@ from twml_ops.training.results import (
 from twml_ops.training.runners import STEPS_PER_EXECUTION, Monitored
 from twml_ops.training.sources import LARGE_BATCH_SIZE
 from twml_ops.training.stage_training import OnStep, Stage, StageTraining
+from twml_ops.training.tree_share import TreeShares, shares_of
 
 
 class ClusterRunner:
@@ -61,6 +62,7 @@ class ClusterRunner:
         self._stages, self._config, self._parts = stages, config, parts
         self._final, self._reporter = final, reporter
         self._number = stages.next_number
+        self._shares: list[TreeShares | None] | None = None  # made in the first evaluation
 
     def build(self, make_model: Callable[[], tf.keras.Model]) -> ChiefBuiltModel:
         """The model that the chief builds and the other workers read."""
@@ -217,7 +219,12 @@ class ClusterRunner:
                 tf.keras.metrics.AUC(name="val_auc", **several),
             ],
         )
-        return {name: found[name] for name in ("val_loss", "val_auc")}
+        metrics = {name: found[name] for name in ("val_loss", "val_auc")}
+        if monitored.name != "validation":
+            return metrics
+        if self._shares is None:  # traced once
+            self._shares = [shares_of(trainer.model, self._config, trainer.predict)]
+        return metrics | (self._shares[0].better(batches) if self._shares[0] else {})
 
     def _take_evaluations(self, training: StageTraining, last: int, history: History) -> None:
         """Adds the results of the evaluator to the learning curve and to the folder of the run."""

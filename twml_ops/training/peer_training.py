@@ -26,6 +26,7 @@ from twml_ops.training.results import FittedModel, History, LossPoint
 from twml_ops.training.runners import LocalRunner, Monitored
 from twml_ops.training.sources import LARGE_BATCH_SIZE
 from twml_ops.training.stage_training import Stage
+from twml_ops.training.tree_share import TreeShares, shares_of
 
 START_OPTION = "start"  # in the options of a rank: tells the starts of jobs apart
 
@@ -76,6 +77,7 @@ class PeerTraining(LocalRunner):
         self._data: WorkerData | None = None
         self._models: tuple[Any, ...] | None = None
         self._evaluated: tuple[tf.keras.Model, tf.data.Dataset] | None = None
+        self._shares: TreeShares | None = None
 
     @property
     def _prepared(self) -> tuple[Any, ...]:
@@ -185,9 +187,13 @@ class PeerTraining(LocalRunner):
         """The metrics on the monitored data, with the names of a training that validates itself."""
         if self._evaluated is None:
             self._evaluated = self._model_and_batches(monitored)
+            self._shares = shares_of(self._evaluated[0], self._config)
         model, batches = self._evaluated
         found = model.evaluate(batches, return_dict=True, verbose=0)
-        return mean_losses({f"val_{name}": value for name, value in found.items()})
+        metrics = mean_losses({f"val_{name}": value for name, value in found.items()})
+        if monitored.name == "validation" and self._shares is not None:
+            metrics |= self._shares.better(batches)
+        return metrics
 
     def _model_and_batches(self, monitored: Monitored) -> tuple[tf.keras.Model, tf.data.Dataset]:
         served, joint, model, computed = self._prepared
@@ -240,7 +246,7 @@ class PeerTraining(LocalRunner):
 
     def release(self) -> None:
         """Releases the model."""
-        self._models = self._evaluated = self._averaging = None
+        self._models = self._evaluated = self._shares = self._averaging = None
 
 
 class _Bars(Reporter):

@@ -25,6 +25,7 @@ from twml_ops.training.reporter import Reporter
 from twml_ops.training.results import FittedModel, History
 from twml_ops.training.sources import LARGE_BATCH_SIZE
 from twml_ops.training.trained_run import restore_slots
+from twml_ops.training.tree_share import TreeShareCallback, shares_of
 
 
 class Monitored(NamedTuple):
@@ -283,7 +284,13 @@ class LocalRunner:
             ) as interrupt,
             ProgressCallback(self._reporter, history, size) as progress,
         ):
-            averaging = [WeightAveraging(steps)] if config.storage is None else []
+            averaging: list[tf.keras.callbacks.Callback] = []
+            if config.storage is None:
+                averaging.append(WeightAveraging(steps))
+            if monitored is not None and monitored.name == "validation":
+                shares = shares_of(model, config)
+                if shares is not None:
+                    averaging.append(TreeShareCallback(shares, validation_data))
             recorder = HistoryCallback(history, size, config.fixed_batch_size, progress)
             every = [*averaging, recorder, *callbacks]
             checkpoint = self._checkpoints and self._checkpoints.callback(

@@ -23,6 +23,7 @@ from twml_ops.training.reporter import SILENT, Reporter
 from twml_ops.training.results import EpochChoice, FittedModel, ModelChoice, Trial, TrialResult
 from twml_ops.training.runners import MakeRunner, below, local_runner
 from twml_ops.training.sources import LARGE_BATCH_SIZE
+from twml_ops.training.tree_share import chosen_share, set_tree_share
 from twml_ops.training.trials import TrialStopped, choose_epochs, run_trial
 
 
@@ -102,7 +103,18 @@ def choose(
         chosen = chosen._replace(config=config, epochs=epochs, model=model)
         if checkpoints:
             checkpoints.choice = epochs
-    return chosen
+    return _with_tree_share(chosen)
+
+
+def _with_tree_share(chosen: Choices) -> Choices:
+    """The choices with the share of the trees that was best after the chosen number of epochs."""
+    share = chosen_share(chosen.epochs) if chosen.epochs is not None else {}
+    if not share:
+        return chosen
+    options = {**chosen.config.model_options, **share}
+    if chosen.kept is not None:
+        set_tree_share(chosen.kept.model, share)
+    return chosen._replace(config=dataclasses.replace(chosen.config, model_options=options))
 
 
 def _choose_epochs(

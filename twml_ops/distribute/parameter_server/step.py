@@ -372,11 +372,16 @@ class StepGraph:
         Returns:
             The prediction and the loss.
         """
+        prediction = self.outputs(x, self.model)
+        with tf.device(self.cluster.own_device):
+            return prediction, self.model.compute_loss(x, y, prediction, weights)
+
+    def outputs(self, x: Any, model: Any) -> Any:
+        """Calls a model of layers of the trained one, with the weights on the servers now."""
         with tf.device(self.cluster.own_device):
             self.pull(self.state.shared_variables)
             with self.placement.recording():
-                prediction = self.model(x, training=False)
-            return prediction, self.model.compute_loss(x, y, prediction, weights)
+                return model(x, training=False)
 
     def pull(self, weights: Sequence[SharedVariable]) -> None:
         """Reads dense weights that are on servers, with one message a server.

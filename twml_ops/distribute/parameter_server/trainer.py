@@ -486,6 +486,25 @@ class HybridTrainer:
                 metric.update_state(y, prediction, weights)
         return {m.name: float(m.result()) for m in (mean, *metrics)}
 
+    def predict(self, x: Any, model: tf.keras.Model | None = None) -> Any:
+        """Computes the outputs for a batch, with the weights that are on the servers now.
+
+        Args:
+            x: The features of the batch.
+            model: A model of layers of the trained one; None: the trained one itself.
+
+        Returns:
+            The outputs of the model.
+
+        Raises:
+            ClusterError: A server has ended or does not respond.
+            ValueError: The trainer is not built.
+        """
+        if self.model is None:
+            raise ValueError("predict needs a HybridTrainer that is built, got none: call build")
+        of = self.model if model is None else model
+        return self._call("a prediction", self._outputs, x, of)
+
     def export(self, path: str | os.PathLike[str] | None = None) -> tf.keras.Model:
         """Copies the trained model to this process, as an ordinary Keras model with whole tables.
 
@@ -644,6 +663,7 @@ class HybridTrainer:
         self._train = StepCalls(self._graph.train)
         self._prefetch = tf.function(self._graph.prefetch, reduce_retracing=True, autograph=False)
         self._forward = tf.function(self._graph.forward, reduce_retracing=True, autograph=False)
+        self._outputs = tf.function(self._graph.outputs, reduce_retracing=True, autograph=False)
 
     def _position(self, steps: int) -> int:
         """Returns how many batches this worker has consumed after `steps` steps of the run."""
