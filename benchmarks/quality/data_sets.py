@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from benchmarks.quality import access_requests, film_ratings
+from benchmarks.quality import access_requests, film_ratings, r_data_sets
 from benchmarks.quality.planted_files import write_files
 from twml_ops import data
 
@@ -44,8 +44,8 @@ def get(text: str, folder: Path = DEFAULT_FOLDER) -> DataSet:
     """A data set by its name, or of the form NAME=SOURCE or NAME=SOURCE,EVALUATION.
 
     Args:
-        text: `criteo`, `criteo_random`, `flights`, `a9a`, the planted data `access` or `films`, or
-            one of the forms above.
+        text: `criteo`, `criteo_random`, `flights`, `a9a`, the planted data `access` or `films`, a
+            table of `r_data_sets`, or one of the forms above.
         folder: the folder of the files of `criteo` and `a9a`.
 
     Raises:
@@ -79,10 +79,12 @@ def get(text: str, folder: Path = DEFAULT_FOLDER) -> DataSet:
     }
     if name in _PLANTED:
         return _planted(name)
+    if name in r_data_sets.TABLES:
+        return _table_of_r(name)
     if name == _RANDOM:
         return _in_random_order(folder / "criteo_dev_100k.tsv.gz")
     if name not in known:
-        names = ", ".join([*known, _RANDOM, *_PLANTED])
+        names = ", ".join([*known, _RANDOM, *_PLANTED, *r_data_sets.TABLES])
         raise ValueError(f"unknown data set {text!r}: expected {names} or NAME=SOURCE")
     return known[name]
 
@@ -105,6 +107,19 @@ def _planted(name: str) -> DataSet:
         f"csv:{test}",
         f"Planted data (`benchmarks/quality/{module.__name__.rpartition('.')[2]}.py`): "
         f"{description}. The last {module.TEST_SHARE:.0%} of the rows are the test data.",
+    )
+
+
+def _table_of_r(name: str) -> DataSet:
+    """A table from a package of R, in files of the folder for temporary files."""
+    table = r_data_sets.TABLES[name]
+    train, test = r_data_sets.write_files(Path(tempfile.gettempdir()) / "twml_ops_r", name)
+    return DataSet(
+        name,
+        f"csv:{train}",
+        f"csv:{test}",
+        f"{table.description} (`{table.item}` of the R package {table.package}). A random fifth of "
+        "the rows are the test data.",
     )
 
 

@@ -321,6 +321,9 @@ CASES: dict[str, Case] = {
     "MeanLogit": Case(
         lambda seed: models.MeanLogit(), [tf.constant(VALUES), tf.constant(2 * VALUES)]
     ),
+    "MeanLogit_weighted": Case(
+        lambda seed: models.MeanLogit(0.75), [tf.constant(VALUES), tf.constant(2 * VALUES)]
+    ),
     "SigmoidOfMeanLogit": Case(
         lambda seed: models.SigmoidOfMeanLogit(), [tf.constant(VALUES), tf.constant(2 * VALUES)]
     ),

@@ -46,9 +46,15 @@ def trees_of(model):
     return [layer for layer in _keras.all_layers(model) if isinstance(layer, BoostedTrees)]
 
 
-@pytest.fixture(scope="module", params=[models.dcn, models.deepfm], ids=["dcn", "deepfm"])
+@pytest.fixture(
+    scope="module",
+    params=[(models.dcn, 0.5), (models.deepfm, 0.75)],
+    ids=["dcn", "deepfm with another share"],
+)
 def model(request):
-    return request.param(SCHEMA, examples()[1], trees=True, **OPTIONS)
+    build, share = request.param
+    given = {} if share == 0.5 else {"tree_share": share}
+    return build(SCHEMA, examples()[1], trees=True, **given, **OPTIONS)
 
 
 def logits(probabilities):
@@ -68,7 +74,10 @@ def test_inference_has_the_mean_of_the_logits_and_training_that_of_the_net(model
             np.testing.assert_allclose(got, alone, atol=1e-4)
         else:
             x = tf.keras.Model(model.inputs, trees.output)(inputs).numpy()
-            np.testing.assert_allclose(got, (alone + x) / 2, atol=1e-4)
+            share = model.get_layer("mean_logit").share
+            np.testing.assert_allclose(got, (1 - share) * alone + share * x, atol=1e-4)
+            both = models.averaged_logits(model)(features)
+            np.testing.assert_allclose(both, np.concatenate([alone, x], 1), rtol=1e-6)
             assert np.ptp(x) > 1
 
 
@@ -217,3 +226,11 @@ def test_files_and_exports_have_the_trees(model, tmp_path):
     served = tf.saved_model.load(str(tmp_path / "stock")).signatures["serving_default"]
     (result,) = served(**{n: tf.constant(x) for n, x in flat.items()}).values()
     np.testing.assert_allclose(result, want, atol=1e-6)
+
+
+@pytest.mark.parametrize("share", [-0.1, 1.1, float("nan")])
+def test_a_share_that_is_none_is_refused(share):
+    with pytest.raises(ValueError, match="tree_share must be in"):
+        models.dcn(SCHEMA, examples()[1], tree_share=share, trees=False, **OPTIONS)
+    with pytest.raises(ValueError, match="share must be in"):
+        models.MeanLogit(share)

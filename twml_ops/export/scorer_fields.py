@@ -269,7 +269,10 @@ def _mean_logit(program: Program, layer: Any, call: LayerCall) -> list[Any]:
 def _scaled(program: Program, register: str | None, factor: float, offset: float = 0.0) -> str:
     """Appends a step that multiplies a register by a factor and adds an offset."""
     out = program.new()
-    arrays = {"factor": np.asarray([factor], np.float32), "offset": np.asarray([offset], np.float32)}
+    arrays = {
+        "factor": np.asarray([factor], np.float32),
+        "offset": np.asarray([offset], np.float32),
+    }
     program.step("affine", [register], [out], arrays)
     return out
 

@@ -69,7 +69,9 @@ class TreeShares:
                 chosen, lowest = share, loss
         if chosen == _DEFAULT:
             return {}
-        several = {"multi_label": True, "num_labels": labels.shape[1]} if labels.shape[1] > 1 else {}
+        several = (
+            {"multi_label": True, "num_labels": labels.shape[1]} if labels.shape[1] > 1 else {}
+        )
         auc = tf.keras.metrics.AUC(**several)
         scores = 1 / (1 + np.exp(-models.weighted_mean(first, second, chosen)))
         auc.update_state(labels, scores, None if (weights == 1).all() else weights)
