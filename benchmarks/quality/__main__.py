@@ -38,8 +38,8 @@ def main(
     data: Annotated[
         list[str],
         typer.Option(
-            help="criteo, criteo_random, flights, a9a, access, films or NAME=SOURCE[,EVALUATION]. "
-            "Repeatable."
+            help="criteo, criteo_random, flights, a9a, access, films, a table of "
+            "benchmarks/quality/r_data_sets.py or NAME=SOURCE[,EVALUATION]. Repeatable."
         ),
     ] = DATA,
     contender: Annotated[

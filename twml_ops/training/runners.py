@@ -287,7 +287,7 @@ class LocalRunner:
             averaging: list[tf.keras.callbacks.Callback] = []
             if config.storage is None:
                 averaging.append(WeightAveraging(steps))
-            if monitored is not None and monitored.name == "validation":
+            if validation_data is not None and monitored and monitored.name == "validation":
                 shares = shares_of(model, config)
                 if shares is not None:
                     averaging.append(TreeShareCallback(shares, validation_data))
