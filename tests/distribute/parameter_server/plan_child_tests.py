@@ -212,6 +212,24 @@ def a_run_goes_on_with_its_small_tables_on_the_worker_and_not_with_others():
 
 
 @child_test
+def a_checkpoint_in_which_another_table_of_the_same_shape_was_replicated_is_refused():
+    def build():
+        inputs = [tf.keras.Input([None], dtype=t, ragged=True) for t in ("int64", "float32")]
+        tables = [layers.SparseLinear(4, ROWS, use_bias=False, name=name) for name in "ab"]
+        return tf.keras.Model(inputs, tf.keras.layers.Add()([table(inputs) for table in tables]))
+
+    with tempfile.TemporaryDirectory() as folder:
+        places = [("row", 0), ("replicated", 0)]
+        first, other = (
+            trainer(optimizers.SGD(0.1), 2, build, "mse", plan=plan, checkpoint_dir=folder)
+            for plan in (plan_of(2, *places), plan_of(2, *reversed(places)))
+        )
+        first.fit(batches, 1)
+        fit = partial(other.fit, batches, 2)
+        expect_error(ValueError, "had other tables on the servers", fit)
+
+
+@child_test
 def tables_with_the_rows_of_ids_are_on_servers():
     hybrid = trainer(optimizers.Adagrad(0.1), 2, dynamic_model, replicated_rows=1000)
     hybrid.fit(lambda _: id_batches(), 8)

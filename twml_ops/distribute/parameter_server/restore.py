@@ -412,9 +412,11 @@ def _values(
 def _identity(description: dict[str, Any]) -> dict[str, Any]:
     """Returns what must be equal in a checkpoint and a run.
 
-    The division may differ, and so may the name, in which Keras numbers layers.
+    The division may differ, and so may the name, in which Keras numbers layers; but not the number
+    of the table: of two tables of one shape, each may be replicated and the other one on servers.
     """
-    return {k: v for k, v in description.items() if k in ("shape", "dtype", "slots")}
+    number = int(description["name"].partition("/")[0])
+    return {"table": number, **{k: description[k] for k in ("shape", "dtype", "slots")}}
 
 
 class _Shell:

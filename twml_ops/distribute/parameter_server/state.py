@@ -26,6 +26,7 @@ from twml_ops.distribute.parameter_server.rows_in_files import (
 from twml_ops.distribute.parameter_server.tables import RemoteLock, RemoteTable, RemoteVariable
 from twml_ops.distribute.parameter_server.worker_token import WorkerToken
 from twml_ops.ops._tape import tf_variable
+from twml_ops.optimizers.update_rules import SGDRule
 from twml_ops.placement import Tiered
 from twml_ops.planning import WAYS, ShardedTable
 
@@ -41,8 +42,16 @@ def component_optimizers(optimizer: Any) -> list[Any]:
     return list(getattr(optimizer, "all_optimizers", [optimizer]))
 
 
+class _NoUpdates:
+    """In the place of the optimizer of a frozen table, which has no slots."""
+
+    update_rule = SGDRule()
+
+
 def optimizer_of(optimizer: Any, variable: Any) -> Any:
     """Returns the optimizer that trains `variable`, which a `CompositeOptimizer` chooses."""
+    if isinstance(variable, RemoteTable) and not variable.trainable:
+        return _NoUpdates
     choose = getattr(optimizer, "optimizer_of", None)
     return optimizer if choose is None else choose(variable)
 
