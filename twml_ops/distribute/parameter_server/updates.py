@@ -79,7 +79,7 @@ def check_optimizer(optimizer: Any, exchange_every: int) -> None:
             raise ValueError("use_ema is not supported with tables on servers, expected False")
         if any(getattr(each, name, None) for name in _EXCLUSIONS):
             raise ValueError(
-                "exclude_from_weight_decay is not supported with tables on servers: it is not among "
+                "exclude_from_weight_decay is not supported with tables on servers: it is none of "
                 "the arguments of an optimizer, which servers have; expected a CompositeOptimizer "
                 "with an optimizer without weight_decay for these weights"
             )
