@@ -306,6 +306,19 @@ def all_layers(model: Any) -> list[Any]:
     return [layer for layer in model._flatten_layers() if layer is not model]
 
 
+def trained_layers(model: Any) -> list[Any]:
+    """The layers of `model`, and itself, that are not frozen, so that their own weights train.
+
+    Keras 3 asks the layer that has a weight; Keras 2 asks the layers around it as well.
+    """
+    if not model.trainable:
+        return []
+    if KERAS_3:
+        return [model, *(layer for layer in all_layers(model) if layer.trainable)]
+    inner = model._flatten_layers(recursive=False, include_self=False)
+    return [model, *(found for layer in inner for found in trained_layers(layer))]
+
+
 def direct_variables(layer: Any) -> list[Any]:
     """The weights of `layer` without the weights of nested layers, trainable ones first."""
     if KERAS_3:

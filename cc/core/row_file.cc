@@ -7,7 +7,10 @@
 #include <unistd.h>
 
 #include <cstdio>
+#include <filesystem>
+#include <system_error>
 #include <utility>
+#include <vector>
 
 #include "cc/core/aligned_buffer.h"
 #include "cc/core/block_io.h"
@@ -39,6 +42,26 @@ Status RowFile::Create(const std::string& path, int64_t bytes, bool direct,
   if (direct) made->FindAlignment();
   *file = std::move(made);
   return Status();
+}
+
+void RowFile::RemoveUnused(const std::string& folder) {
+  std::error_code error;
+  std::vector<std::string> paths;
+  for (std::filesystem::directory_iterator each(folder, error), end; !error && each != end;
+       each.increment(error)) {
+    if (each->path().extension() == ".rows") paths.push_back(each->path().string());
+  }
+  for (const std::string& path : paths) {
+    const int fd = Uninterrupted([&] { return open(path.c_str(), O_RDONLY | O_CLOEXEC); });
+    if (fd < 0) continue;
+    std::string header(sizeof(kMagic), '\0');
+    if (flock(fd, LOCK_EX | LOCK_NB) == 0 &&
+        pread(fd, header.data(), header.size(), 0) == static_cast<ssize_t>(header.size()) &&
+        header == std::string(kMagic, sizeof(kMagic))) {
+      unlink(path.c_str());
+    }
+    close(fd);
+  }
 }
 
 RowFile::~RowFile() {

@@ -33,6 +33,8 @@ class RowFile {
   static Status Create(const std::string& path, int64_t bytes, bool direct,
                        const std::string& content, std::unique_ptr<RowFile>* file);
   ~RowFile();
+  // Removes the files of ended processes from a folder: row files that nothing has locked.
+  static void RemoveUnused(const std::string& folder);
   RowFile(const RowFile&) = delete;
   RowFile& operator=(const RowFile&) = delete;
 

@@ -130,13 +130,23 @@ _PLAN = (
         _PLAN % ("table", "2"),
         _PLAN % ("row", "0"),
         _PLAN % ("by row", "0"),
+        _PLAN % ("row", "0.7, 1.9"),
+        _PLAN % ("row", "false, true"),
+        _PLAN % ("row", '"0", "1"'),
+        _PLAN % ("row", "0, 1" + "0" * 4000),
+        (_PLAN % ("row", "0, 1")).replace('"a"', "null"),
+        (_PLAN % ("row", "0, 1")).replace('"seconds": [1, 1]', '"seconds": "11"'),
+        (_PLAN % ("row", "0, 1")).replace('"seconds": [1, 1]', '"seconds": [1, NaN]'),
+        (_PLAN % ("row", "0, 1")).replace('"bytes": [1, 1]', '"bytes": [-1, 1]'),
+        (_PLAN % ("row", "0, 1")).replace("{", '{"tables": [], ', 1),
     ],
 )
 def test_a_file_that_is_no_plan_is_named(tmp_path, text):
     path = tmp_path / "plan.json"
     path.write_text(text)
-    with pytest.raises(ValueError, match=r"plan\.json: "):
+    with pytest.raises(ValueError, match=r"plan\.json: ") as raised:
         read_plan(path)
+    assert len(str(raised.value).replace(str(path), "")) < 400
 
 
 def test_a_plan_is_read_as_it_was_written(tmp_path):

@@ -1,5 +1,6 @@
 """The data of the workers of a cluster, and the numbers of its stages."""
 
+import dataclasses
 import json
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from twml_ops.training.cluster_runner import ClusterRunner
 from twml_ops.training.cluster_stages import ClusterStages
 from twml_ops.training.config import ClusterOptions, RunConfig
 from twml_ops.training.errors import UserError
+from twml_ops.training.kept_results import KeptTrials
 from twml_ops.training.reporter import SILENT
 from twml_ops.training.stage_training import Stage
 
@@ -110,6 +112,22 @@ def test_a_chief_that_decides_otherwise_after_a_restart_is_refused(stages, tmp_p
     once_more = ClusterStages(stages.asked, tmp_path / "run", SILENT, resume=False)
     with pytest.raises(UserError, match="the data have changed; use --overwrite"):
         once_more.announce(1, Stage(stages.asked, "all", 4, True))
+
+
+def test_a_continued_run_may_change_options_that_change_the_speed_only(stages, tmp_path):
+    stages.announce(1, Stage(stages.asked, "all", 3, True))
+    options = ClusterOptions(timeout=10, checkpoint_every=5, partition_axis="row")
+    asked = dataclasses.replace(stages.asked, cluster=options, checkpoint_policy="consecutive")
+    again = ClusterStages(asked, tmp_path / "run", SILENT, resume=True)
+    again.announce(1, Stage(asked, "all", 3, True))
+    again.keep_trials(KeptTrials([], 1.0))
+    assert stages.load_trials().seconds == 1
+    other = dataclasses.replace(asked, seed=7)
+    once_more = ClusterStages(other, tmp_path / "run", SILENT, resume=True)
+    with pytest.raises(UserError, match="stage 1 of the run was another training"):
+        once_more.announce(1, Stage(other, "all", 3, True))
+    with pytest.raises(UserError, match="is of a training with seed = 0, got 7"):
+        once_more.load_trials()
 
 
 @pytest.mark.parametrize("content", [b"[" * 100_000, b"{", b"\xff"])

@@ -20,7 +20,7 @@ from twml_ops.training.cluster_evaluator import append_evaluation
 from twml_ops.training.cluster_stages import ClusterStages
 from twml_ops.training.config import DEFAULT, ClusterOptions, RunConfig
 from twml_ops.training.errors import UserError
-from twml_ops.training.kept_results import KeptTrials
+from twml_ops.training.kept_results import TRIALS, KeptTrials
 from twml_ops.training.reporter import SILENT
 
 CONFIG = RunConfig("csv:a.csv", model="sparse_mlp", learning_rate=0.1, cluster=ClusterOptions())
@@ -212,3 +212,43 @@ def test_a_plan_needs_a_model_and_a_file_that_is_one(tmp_path):
     check("dcn")
     with pytest.raises(UserError, match="name it with --model"):
         check(DEFAULT)
+
+
+def _fail(saved):
+    with pytest.raises(ValueError, match="of another model"), saved.kept_if_begun():
+        raise ValueError("a plan of another model")
+
+
+def test_a_run_that_is_refused_leaves_nothing_unless_an_epoch_or_a_trial_has_ended(tmp_path, start):
+    start("first")
+    out = tmp_path / "run"
+    stages = stages_dir(out, Cluster.from_environment().start_id)
+    for name, is_kept in (
+        ("stage-1.keras", False),
+        ("stage-1.json", False),
+        ("stage-1-epoch-1.json", True),
+        (TRIALS, True),
+    ):
+        saved = ClusterCheckpoints(out, CONFIG, resume=False, overwrite=True)
+        (stages / name).write_text("{}")
+        _fail(saved)
+        assert checkpoint_dir(out).exists() == is_kept
+        if is_kept:
+            (stages / name).unlink()
+
+
+def test_a_run_that_is_refused_when_it_goes_on_keeps_its_checkpoints(tmp_path, start):
+    start("first")
+    out = tmp_path / "run"
+    interrupted_run(out)
+    before = names(checkpoint_dir(out))
+    _fail(ClusterCheckpoints(out, CONFIG, resume=True, overwrite=False))
+    assert names(checkpoint_dir(out)) == before
+
+
+def test_a_process_that_is_to_be_started_again_keeps_the_stages(tmp_path, start):
+    start("first")
+    saved = ClusterCheckpoints(tmp_path / "run", CONFIG, resume=False, overwrite=False)
+    with pytest.raises(SystemExit), saved.kept_if_begun():
+        raise SystemExit(75)
+    assert stages_dir(tmp_path / "run", Cluster.from_environment().start_id).is_dir()

@@ -145,13 +145,18 @@ def test_a_cluster_keeps_its_trainings_until_its_run_is_written(libsvm, tmp_path
     (saved,) = sorted(path.name for path in (tmp_path / "run.checkpoints").glob("ckpt-*"))
     assert saved.endswith("step-60")  # of the refit: early stopping had fewer examples
     (tmp_path / "fail").unlink()
+    # As if the process had been killed while it evaluated the model after the last epoch.
+    next((tmp_path / "run.checkpoints").glob("stages-*/stage-2-epoch-2.json")).unlink()
     status, again = chief(libsvm, tmp_path, *options, "--resume")
     assert status == 0, again
     # The second process has made no step: both models were trained by the first one.
     ended = re.compile(r"epoch \d+/\d+ .*train loss.*")  # a slow epoch also has lines of progress
-    epochs = ended.findall(output)
+    epochs, found = ended.findall(output), ended.findall(again)
     assert len(epochs) == 4
-    assert epochs == ended.findall(again)
+    assert epochs[:3] == found[:3]
+    evaluation = re.compile("evaluation loss .*AUC [.0-9]+")
+    assert evaluation.findall(epochs[3]) == evaluation.findall(found[3])
+    assert "train loss not measured" in found[3]
     facts = json.loads((tmp_path / "run" / "run.json").read_text())
     assert facts["epoch_choice"]["epochs"] == facts["trained_epochs"] == 2
     assert json.loads((tmp_path / "run" / "metrics.json").read_text())["auc"] > 0.7

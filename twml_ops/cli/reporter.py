@@ -161,6 +161,7 @@ class ConsoleReporter(Reporter):
     def epoch(self, number: int, count: int, record: Epoch, monitored: str) -> None:
         """Prints the line of an epoch."""
         metrics, of_monitored = record.metrics, ""
+        loss = f"{metrics['loss']:.4f}" if "loss" in metrics else "not measured"
         auc = f"  AUC {metrics['auc']:.4f}" if "auc" in metrics else ""  # a cluster has none
         if "val_loss" in metrics:
             of_monitored = (
@@ -168,7 +169,7 @@ class ConsoleReporter(Reporter):
             )
         self._console.print(
             f"epoch [bold]{number}[/]/{count}"
-            f"   train loss {metrics['loss']:.4f}{auc}"
+            f"   train loss {loss}{auc}"
             f"{of_monitored}"
             f"   [dim]{record.examples / record.seconds:,.0f} examples/s[/]"
         )

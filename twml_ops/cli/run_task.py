@@ -129,7 +129,7 @@ def _train_in_cluster(
     with new_folder(out, overwrite, reporter=reporter) as folder:
         saved = ClusterCheckpoints(out, config, resume, overwrite)
         stages = ClusterStages(config, out, reporter, resume, folder)
-        with stages.connected():
+        with saved.kept_if_begun(), stages.connected():
             result = _train_to(folder, out, config, reporter, stages=stages)
     _end(result, out, saved)
 

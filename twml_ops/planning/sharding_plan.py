@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -117,13 +118,17 @@ def read_plan(path: Path) -> tuple[tuple[str, ...], ShardingPlan]:
         OSError: It cannot be read.
     """
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-        seconds, stored = (tuple(map(float, content[key])) for key in ("seconds", "bytes"))
-        names = tuple(str(entry["name"]) for entry in content["tables"])
+        content = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=_object)
+        seconds, stored = (_numbers(content, key, (int, float)) for key in ("seconds", "bytes"))
+        entries = content["tables"]
+        names = tuple(entry["name"] for entry in entries)
+        if not all(isinstance(name, str) for name in names):
+            raise TypeError(f"the names of tables must be strings, got {names!r:.100}")
+        listed = [_numbers(entry, "servers", int) for entry in entries]
         tables = tuple(
-            ShardedTable(str(entry["way"]), int(entry["servers"][0])) for entry in content["tables"]
+            ShardedTable(str(entry["way"]), servers[0])
+            for entry, servers in zip(entries, listed, strict=True)
         )
-        listed = [list(map(int, entry["servers"])) for entry in content["tables"]]
     except (LookupError, TypeError, ValueError, OverflowError, RecursionError) as e:
         raise ValueError(f"{path}: is no plan of `twml-ops plan --out-plan`: {e!r:.200}") from e
     for name, table, servers in zip(names, tables, listed, strict=True):
@@ -131,12 +136,32 @@ def read_plan(path: Path) -> tuple[tuple[str, ...], ShardingPlan]:
             raise ValueError(
                 f"{path}: the way of {name} must be one of {', '.join(WAYS)}, got {table.way!r}"
             )
-        expected = list(table.servers(max(1, len(seconds))))
-        if not seconds or len(stored) != len(seconds) or servers != expected:
+        expected = table.servers(len(seconds))
+        if len(stored) != len(seconds) or servers != expected:
             raise ValueError(
-                f"{path}: {name} must be on the servers {expected} of {len(seconds)} by "
-                f"{table.way}, got {servers}"
+                f"{path}: {name} must be on the servers {list(expected)} of {len(seconds)} by "
+                f"{table.way}, got {list(servers)!r:.200}"
             )
     if len(set(names)) != len(names):
         raise ValueError(f"{path}: two tables have the same name, got {sorted(names)!r:.200}")
     return names, ShardingPlan(tables, seconds, stored)
+
+
+def _object(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    """An object of a file, in which no key may be twice."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError(f"an object has a key twice, got {[key for key, _ in pairs]!r:.100}")
+    return found
+
+
+def _numbers(content: Any, key: str, kind: Any) -> tuple[Any, ...]:
+    """A list of finite numbers, at least one, that are not negative."""
+    found = content[key]
+    if not isinstance(found, list) or not found:
+        raise TypeError(f"{key} must be a list with at least one number, got {found!r:.100}")
+    for number in found:
+        if isinstance(number, bool) or not isinstance(number, kind) or not 0 <= number < math.inf:
+            what = "integers" if kind is int else "finite numbers"
+            raise ValueError(f"{key} must be {what} from 0 on, got {number!r:.100}")
+    return tuple(found)

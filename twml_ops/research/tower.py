@@ -79,7 +79,7 @@ class Tower(tf.keras.layers.Layer):
             module = placement.ProductModule(self._output_of, self.module.ordered_weights())
             output = place.module_output(entries, table, module)
             if output is not None:
-                return tf.cast(output, self.compute_dtype)
+                return tf.cast(output, self.module.compute_dtype)
         return self.module(self.embedding(inputs, training=training))
 
     def _output_of(self, product: tf.Tensor, weights: Sequence[tf.Tensor]) -> tf.Tensor:

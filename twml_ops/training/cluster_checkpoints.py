@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -135,6 +135,28 @@ class ClusterCheckpoints:
             if isinstance(facts, dict):
                 return folder, facts
         return None
+
+    @contextlib.contextmanager
+    def kept_if_begun(self) -> Iterator[None]:
+        """Removes everything if the `with` block fails before there is something to go on with.
+
+        A process that its supervisor starts again ends by `SystemExit`, and nothing is removed.
+
+        Yields:
+            Nothing.
+        """
+        try:
+            yield
+        except Exception:
+            if self._manager.is_empty and not self._has_results():
+                with contextlib.suppress(OSError, UserError):  # the error is what the user needs
+                    self.remove()
+            raise
+
+    def _has_results(self) -> bool:
+        """Whether an epoch has ended, or a trial or a member of an ensemble is kept."""
+        kept = any(TrialStore(f).has_trials or any(f.glob("*-epoch-*")) for f in self._stages())
+        return kept or (self.folder / MEMBERS).exists()
 
     def remove(self) -> None:
         """Removes the checkpoints, the stages and the evaluations, and the folder if it is empty.

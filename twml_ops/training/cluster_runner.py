@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -118,7 +118,7 @@ class ClusterRunner:
                     history.monitored_loss.append(point)
                 ended["stop"] = True
                 try:
-                    _check_finite(epoch.metrics["loss"], number)
+                    _check_finite(epoch.metrics, number)
                     for callback in callbacks:
                         callback.on_epoch_end(number - 1, epoch.metrics)
                     if stopping and stopping[0].best_epoch == number and shown.is_current:
@@ -197,7 +197,8 @@ class ClusterRunner:
         trainer.save_if_possible(number * steps)
         seconds = time.perf_counter() - start
         losses = [point.loss for point in points]
-        metrics = {"loss": sum(losses) / len(losses) if losses else math.nan}
+        # A chief that was started again may find that all steps of the epoch are done.
+        metrics = {"loss": sum(losses) / len(losses)} if losses else {}
         if monitored is not None:
             metrics |= self._evaluate(trainer, model, monitored)
         history.train_loss += points
@@ -303,7 +304,8 @@ class _Trained:
         return found
 
 
-def _check_finite(loss: float, epoch: int) -> None:
+def _check_finite(metrics: Mapping[str, float], epoch: int) -> None:
+    loss = metrics.get("loss", metrics.get("val_loss", 0.0))
     if not math.isfinite(loss):
         raise UserError(f"the loss became {loss} in epoch {epoch}: try a lower --learning-rate")
 

@@ -10,6 +10,7 @@ restarted does the same again, but finds the results of the epochs that have end
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import os
 import sys
@@ -142,7 +143,8 @@ class ClusterStages:
             UserError: an earlier process of the run has announced another one.
         """
         known = self.decisions.decide(f"stage-{number}", stage.to_json)
-        if known != json.loads(json.dumps(stage.to_json())):
+        known, own = (self._as_asked(each).to_json() for each in (Stage.from_json(known), stage))
+        if json.dumps(known) != json.dumps(own):
             raise UserError(
                 f"{self.decisions.folder}: stage {number} of the run was another training before "
                 "this process was started again: the data have changed; use --overwrite to begin "
@@ -152,6 +154,11 @@ class ClusterStages:
             self._trained.release()
             self._trained = None
         self._count = number
+
+    def _as_asked(self, stage: Stage) -> Stage:
+        """A stage with the options of this process that a continued run may change."""
+        own = {name: getattr(self.asked, name) for name in ("cluster", "checkpoint_policy")}
+        return stage._replace(config=dataclasses.replace(stage.config, **own))
 
     def begin(self, number: int, stage: Stage, model: ChiefBuiltModel, train: Source) -> Any:
         """The part of this process in the training of a stage."""
@@ -284,7 +291,7 @@ class ClusterStages:
     def _take_part(self, data: Source, parts: TrainingParts | None) -> None:
         while END not in (found := self.wait_for(self._count + 1)):
             self._count += 1
-            stage = Stage.from_json(found)
+            stage = self._as_asked(Stage.from_json(found))
             if stage.part == "fit" and parts is None:
                 raise ClusterError("the chief has validation data, and this worker has none")
             train = parts.fit if stage.part == "fit" and parts is not None else data

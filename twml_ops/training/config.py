@@ -206,6 +206,8 @@ class RunConfig:
     def check_same(self, found: Mapping[str, Any], where: object) -> None:
         """Checks that a run with this configuration can go on with what another process has kept.
 
+        Options of a cluster that change what is computed are compared with the checkpoints.
+
         Args:
             found: the fields of the configuration of that process, as JSON has them.
             where: the file or folder, for the message.
@@ -214,6 +216,8 @@ class RunConfig:
             UserError: a field differs.
         """
         for name, value in json.loads(json.dumps(self.to_json())).items():
+            if name in ("cluster", "checkpoint_policy"):  # they may change only the speed
+                continue
             if name not in found or found[name] != value:
                 raise UserError(
                     f"{where}: is of a training with {name} = {found.get(name)!r}, got {value!r}; "

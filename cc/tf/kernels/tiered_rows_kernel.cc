@@ -198,6 +198,7 @@ class OpenServerRowsOp : public OpenTieredRowsOp {
       return absl::UnknownError(
           absl::StrCat("the folder ", folder.string(), " cannot be created: ", error.message()));
     }
+    RowFile::RemoveUnused(folder.string());  // of servers that were killed
     RefCountPtr<TieredTable> made;
     std::string file;
     for (int number = 0;; ++number) {

@@ -15,7 +15,7 @@ from tests.distribute.parameter_server.exchange_child_tests import (
     chained_model,
     messages,
 )
-from tests.distribute.parameter_server.model import batches, builder, same, whole_batches
+from tests.distribute.parameter_server.model import ROWS, batches, builder, same, whole_batches
 from tests.distribute.parameter_server.trainers import (
     TWO_WORKERS,
     child_test,
@@ -146,6 +146,22 @@ def dense_weights_of_several_workers_are_updated_by_the_sum_of_the_gradients():
         weights, _ = train_in_groups(make, [4, 4, 1, 1, 1, 1, 1], on_servers=make)
         same(weights, hybrid.export().get_weights(), 5e-6)
         assert hybrid.state.worker_steps.numpy().tolist() == [13, 0]
+
+
+@child_test
+def a_row_of_a_replicated_table_decays_once_in_a_group_of_several_workers_as_on_servers():
+    """No id is in two batches, for which the copy of a worker would have newer rows."""
+    data = [
+        ((ids.with_values(ids.values % 70 + 70 * i), values), y)
+        for i, ((ids, values), y) in enumerate(whole_batches()[:4])
+    ]
+    found = []
+    for rows in (0, ROWS):
+        options = {"cluster": TWO_WORKERS, "mode": "async", "replicated_rows": rows}
+        hybrid = trainer(optimizers.SGD(0.1, weight_decay=2.0), exchange_every=4, **options)
+        hybrid.fit(lambda _: data, 8)
+        found.append(hybrid.export().get_weights())
+    same(*found, 2e-6)
 
 
 @child_test

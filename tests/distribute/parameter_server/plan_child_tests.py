@@ -22,9 +22,12 @@ from tests.distribute.parameter_server.model import (
     optimizer_of_tables,
     plan_of_tables,
     same,
+    whole_batches,
 )
 from tests.distribute.parameter_server.trainers import (
+    SERVERS,
     TWO_WORKERS,
+    SecondWorker,
     check_snapshots,
     child_test,
     expect_error,
@@ -209,6 +212,36 @@ def a_run_goes_on_with_its_small_tables_on_the_worker_and_not_with_others():
             other = trainer(make(), 2, build, "mse", checkpoint_dir=folder)
             fit = partial(other.fit, batches, 7)
             expect_error(ValueError, "had other tables on the servers", fit)
+
+
+@child_test
+def a_checkpoint_in_which_another_table_of_the_same_shape_was_replicated_is_refused():
+    def build():
+        inputs = [tf.keras.Input([None], dtype=t, ragged=True) for t in ("int64", "float32")]
+        tables = [layers.SparseLinear(4, ROWS, use_bias=False, name=name) for name in "ab"]
+        return tf.keras.Model(inputs, tf.keras.layers.Add()([table(inputs) for table in tables]))
+
+    with tempfile.TemporaryDirectory() as folder:
+        places = [("row", 0), ("replicated", 0)]
+        first, other = (
+            trainer(optimizers.SGD(0.1), 2, build, "mse", plan=plan, checkpoint_dir=folder)
+            for plan in (plan_of(2, *places), plan_of(2, *reversed(places)))
+        )
+        first.fit(batches, 1)
+        fit = partial(other.fit, batches, 2)
+        expect_error(ValueError, "had other tables on the servers", fit)
+
+
+@child_test
+def a_worker_with_other_tables_on_the_servers_than_the_chief_is_refused():
+    build, make, batch = grouped_model, partial(optimizers.SGD, 0.1), whole_batches()[0]
+    plans = [plan_of(2, ("row", 0), ("replicated", 0)), plan_of(2, ("replicated", 0), ("row", 0))]
+    options = {"cluster": TWO_WORKERS, "mode": "async", "name": "other tables"}
+    trainer(make(), 2, build, plan=plans[0], **options).build(batch)
+    second = SecondWorker(SERVERS[:2], TWO_WORKERS.workers, "worker", 1)
+    for other in ({"plan": plans[1]}, {"replicated_rows": 0}, {"replicated_rows": 300}):
+        worker = trainer(make(), 2, build, **{**options, "cluster": second, **other})
+        expect_error(ValueError, "must be equal in all processes", lambda w=worker: w.build(batch))
 
 
 @child_test

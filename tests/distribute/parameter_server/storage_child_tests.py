@@ -263,3 +263,23 @@ def large_tables_in_files_beside_small_ones_on_the_worker_train_as_one_process()
         assert parts_in_files(hybrid)
         same(train_alone(make(), build, 6, "mse"), hybrid.export().get_weights(), 2e-6)
         hybrid.release()
+
+
+@child_test
+def files_of_servers_that_were_killed_are_removed_by_the_next_run_and_no_others():
+    with tempfile.TemporaryDirectory() as folder:
+        first = trainer(optimizers.SGD(0.1), 1, table_only, "mse", storage=storage(folder))
+        first.fit(batches, 1)
+        (used,) = rows_files(folder)
+        left, other = (Path(folder, "server-0", name) for name in ("left.rows", "other.rows"))
+        left.write_bytes(Path(folder, used).read_bytes())  # which no process has locked
+        other.write_bytes(b"rows of another program")
+        second = trainer(optimizers.SGD(0.1), 1, table_only, "mse", storage=storage(folder))
+        second.fit(batches, 2)
+        first.fit(batches, 2, begin=0)
+        same(first.export().get_weights(), second.export().get_weights())
+        assert not left.exists()
+        assert other.exists()
+        for hybrid in (first, second):
+            hybrid.release_files()
+        assert rows_files(folder) == ["server-0/other.rows"]

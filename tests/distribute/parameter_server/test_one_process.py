@@ -22,6 +22,7 @@ ON_BOTH = (
     "gradients_are_clipped_by_the_norms_of_a_single_process",
     "one_server_with_rows_in_a_file_trains_as_one_process",
     "checkpoints_are_the_same_whether_rows_are_in_files_or_in_memory",
+    "frozen_tables_on_servers_keep_their_values_as_in_a_single_process",
     "towers_on_servers_train_as_in_a_single_process",
     "tensorflow_sends_the_same_numbers_where_no_port_can_be_reached",
 )

@@ -6,7 +6,7 @@ from functools import partial
 import numpy as np
 import tensorflow as tf
 
-from tests.distribute.parameter_server.model import batches, same, towers_model, whole_batches
+from tests.distribute.parameter_server.model import ROWS, batches, same, towers_model, whole_batches
 from tests.distribute.parameter_server.trainers import (
     TWO_WORKERS,
     check_snapshots,
@@ -164,3 +164,20 @@ def what_servers_cannot_do_with_towers_is_refused_before_the_training():
     shared = [(x[:, :2] % 8, y) for x, y in matrix_batches()]
     message = "fields_0/embeddings and fields_1/embeddings have one module"
     expect_error(ValueError, message, partial(fit, one_module_for_two_tables, shared, {}))
+
+
+@child_test
+def the_output_of_a_tower_has_the_precision_of_its_module_as_in_a_single_process():
+    def build():
+        tf.keras.utils.set_random_seed(3)
+        ids = tf.keras.Input([2], dtype="int64")
+        vectors = layers.FieldEmbedding([ROWS + 1] * 2, 4, embeddings_initializer="normal")
+        tower = research.Tower(vectors, research.TowerModule(0.5), dtype="mixed_bfloat16")
+        return tf.keras.Model(ids, tower(ids))
+
+    ids = np.arange(32).reshape(16, 2)
+    batch = tf.constant(ids), ids[:, :1].astype("f") / 32
+    hybrid = trainer(optimizers.Adagrad(0.1), 2, build, "mse")
+    hybrid.fit(lambda _: [batch], 3)
+    want = train_alone(optimizers.Adagrad(0.1), build, 3, "mse", [batch] * 3)
+    same(want, hybrid.export().get_weights(), 2e-6)

@@ -330,6 +330,9 @@ def invalid_arguments_are_named():
         make = lambda a=argument, v=value: trainer(optimizers.SGD(0.1), **{a: v})  # noqa: E731
         expect_error(ValueError, argument, make)
     expect_error(ValueError, "optimizer", lambda: trainer(tf.keras.optimizers.SGD(0.1)))
+    excluding = optimizers.SGD(0.1, weight_decay=0.1)
+    excluding.exclude_from_weight_decay(var_names=["table"])
+    expect_error(ValueError, "exclude_from_weight_decay is not", lambda: trainer(excluding))
     expect_error(ValueError, "use_ema", lambda: trainer(optimizers.SGD(0.1, use_ema=True)))
 
 

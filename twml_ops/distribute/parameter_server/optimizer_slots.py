@@ -81,9 +81,10 @@ def read_slots(state: RunState, model: tf.keras.Model, target: tf.keras.Model) -
 def _tables(
     model: tf.keras.Model, plain: tf.keras.Model
 ) -> Iterator[tuple[RemoteTable, list[tf.Variable]]]:
-    """Yields each table of the run and the slots of the table in the ordinary model."""
+    """Yields each trained table of the run and its slots in the ordinary model."""
     for remote, table in pairs_of_tables(model, plain):
-        yield remote, optimizer_of(plain.optimizer, table).slots_of(table)
+        if remote.trainable:
+            yield remote, optimizer_of(plain.optimizer, table).slots_of(table)
 
 
 def _dense(

@@ -106,13 +106,16 @@ def restore(
     """
     chain = _Chain(checkpoint)
     path, shards = checkpoint.folder, chain.shards
-    saved = [_identity(t) for t in shards["tables"]]
-    expected = [_identity(describe(t)) for t in state.tables]
-    if saved != expected:
+    own = [describe(t) for t in state.tables]
+    saved, expected = ([_identity(t) for t in each] for each in (shards["tables"], own))
+    if [t["table"] for t in saved] != [t["table"] for t in expected]:
+        names, own_names = ([t["name"] for t in each] for each in (shards["tables"], own))
         raise ValueError(
-            f"{path} is of another model, or of a run that had other tables on the servers: "
-            f"expected the tables {expected}, got {saved}"
+            f"{path} is of another model, or of a run that had other tables on the servers, which "
+            f"partition_axis, plan and replicated_rows decide: expected {own_names}, got {names}"
         )
+    if saved != expected:
+        raise ValueError(f"{path} is of another model: expected the tables {expected}, got {saved}")
     _check_lookups(path, shards, state.lookups)
     dense = dense_variables(state)
     shapes = {n: list(v.shape) for n, v in dense.items()}
@@ -412,9 +415,11 @@ def _values(
 def _identity(description: dict[str, Any]) -> dict[str, Any]:
     """Returns what must be equal in a checkpoint and a run.
 
-    The division may differ, and so may the name, in which Keras numbers layers.
+    The division may differ, and so may the name, in which Keras numbers layers; but not the number
+    of the table: of two tables of one shape, each may be replicated and the other one on servers.
     """
-    return {k: v for k, v in description.items() if k in ("shape", "dtype", "slots")}
+    number = int(description["name"].partition("/")[0])
+    return {"table": number, **{k: description[k] for k in ("shape", "dtype", "slots")}}
 
 
 class _Shell:

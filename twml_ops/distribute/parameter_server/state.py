@@ -26,6 +26,7 @@ from twml_ops.distribute.parameter_server.rows_in_files import (
 from twml_ops.distribute.parameter_server.tables import RemoteLock, RemoteTable, RemoteVariable
 from twml_ops.distribute.parameter_server.worker_token import WorkerToken
 from twml_ops.ops._tape import tf_variable
+from twml_ops.optimizers.update_rules import SGDRule
 from twml_ops.placement import Tiered
 from twml_ops.planning import WAYS, ShardedTable
 
@@ -41,8 +42,16 @@ def component_optimizers(optimizer: Any) -> list[Any]:
     return list(getattr(optimizer, "all_optimizers", [optimizer]))
 
 
+class _NoUpdates:
+    """In the place of the optimizer of a frozen table, which has no slots."""
+
+    update_rule = SGDRule()
+
+
 def optimizer_of(optimizer: Any, variable: Any) -> Any:
     """Returns the optimizer that trains `variable`, which a `CompositeOptimizer` chooses."""
+    if isinstance(variable, RemoteTable) and not variable.trainable:
+        return _NoUpdates
     choose = getattr(optimizer, "optimizer_of", None)
     return optimizer if choose is None else choose(variable)
 
@@ -164,9 +173,7 @@ class RunState:
             ]
             for what in ("finished", "reached")
         )
-        self._layout = RemoteVariable(
-            f"{prefix}/layout", [len(self.tables), 3], tf.int64, self.devices[0]
-        )
+        self._layout = RemoteVariable(f"{prefix}/layout", [None, 4], tf.int64, self.devices[0])
         self.markers = [RemoteVariable(f"{prefix}/marker", [], tf.int64, d) for d in self.devices]
         self.trained = list(model.trainable_variables)
         self.shared_variables: list[SharedVariable] = []
@@ -338,22 +345,29 @@ class RunState:
             part.exists()  # waits for the server
 
     def write_layout(self) -> None:
-        """Tells the other workers how each table is divided, and whether it is in files."""
-        places = [t.division.place for t in self.tables]
-        cached = [self._cache_rows(t, t.division) for t in self.tables]
-        numbers = [[WAYS.index(p.way), p.first, n] for p, n in zip(places, cached, strict=True)]
-        self._layout.assign(tf.constant(numbers, tf.int64, [len(places), 3]))
+        """Tells the other workers the tables, how they are divided, and whether in files."""
+        rows = []
+        for t in self.tables:
+            place, cached = t.division.place, self._cache_rows(t, t.division)
+            rows.append([t.number, WAYS.index(place.way), place.first, cached])
+        self._layout.assign(tf.constant(rows, tf.int64, [len(rows), 4]))
 
     def read_layout(self) -> list[Division]:
         """Reads how the chief has divided each table.
 
         Raises:
-            ValueError: The chief has the rows of tables in other places.
+            ValueError: The chief has other tables on the servers, or their rows in other places.
         """
+        rows = self._layout.value().numpy().tolist()
+        expected, own = [number for number, *_ in rows], [t.number for t in self.tables]
+        if expected != own:
+            raise ValueError(
+                "model, replicated_rows, partition_axis and plan must be equal in all processes of "
+                f"a run: expected the tables {expected} on the servers, counted in the order of "
+                f"the layers, as the chief has, got {own}"
+            )
         found = []
-        for table, (way, first, cached) in zip(
-            self.tables, self._layout.value().numpy().tolist(), strict=True
-        ):
+        for table, (_, way, first, cached) in zip(self.tables, rows, strict=True):
             found.append(divide(ShardedTable(WAYS[way], first), len(self.devices)))
             own = self._cache_rows(table, found[-1])
             if own != cached:

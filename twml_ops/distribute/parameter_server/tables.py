@@ -286,6 +286,7 @@ class RemoteTable:
         shards: The variable of each part, on its server; empty before `create`.
         slots: The optimizer's slots of each part.
         was_trained: Whether the initializer gives the values of a model that was trained.
+        trainable: Whether the run trains the table; see `find_frozen_tables`.
         lookup: The `RemoteLookup` that gives the rows to ids; None: ids are rows.
         module: The `RemoteModule` of its products; None: there is none.
     """
@@ -301,6 +302,7 @@ class RemoteTable:
         self.shards: list[RemoteVariable] = []
         self.slots: list[list[RemoteVariable]] = []
         self.was_trained = False
+        self.trainable = True
         self.lookup: Any = None
         self.module: Any = None
 
@@ -393,6 +395,19 @@ def copy_model_weights(
         )
         for v, value in zip(target_weights, source_weights, strict=True):
             tf_variable(v).assign(tf_variable(value))
+
+
+def find_frozen_tables(model: Any) -> None:
+    """Notes which tables on servers are not trained, since their layers are frozen.
+
+    Args:
+        model: A Keras model.
+    """
+    trained = {id(layer) for layer in _keras.trained_layers(model)}
+    for layer in _layers(model):
+        for table in layer_tables(layer):
+            if isinstance(table, RemoteTable):
+                table.trainable = id(layer) in trained
 
 
 def layer_tables(layer: Any) -> list[Any]:

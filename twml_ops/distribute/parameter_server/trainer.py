@@ -51,7 +51,7 @@ from twml_ops.distribute.parameter_server.table_plan import (
     TablePlan,
     resources_of,
 )
-from twml_ops.distribute.parameter_server.tables import copy_model_weights
+from twml_ops.distribute.parameter_server.tables import copy_model_weights, find_frozen_tables
 from twml_ops.distribute.parameter_server.updates import check_optimizer
 from twml_ops.distribute.parameter_server.weight_averages import WeightAverages
 from twml_ops.ops._library import require_native
@@ -588,6 +588,7 @@ class HybridTrainer:
             model = self._builder()
             self.placement.forget_calls()
             model(x, training=False)  # creates all weights and shows the placement the batch
+        find_frozen_tables(model)
         self._table_plan.check(self.placement)
         self._pipeline = self._pipeline and bool(self.placement.tables)
         asynchronous = len(cluster.workers) if self.mode != "sync" else 1

@@ -50,6 +50,11 @@ class ShardGradient(NamedTuple):
 ShardGradients = dict[int, ShardGradient]
 """The entries and gradients on one server by the number of the product, in ascending order."""
 
+_EXCLUSIONS = (  # what a call of `exclude_from_weight_decay` sets in Keras 2 and 3
+    "_exclude_from_weight_decay",
+    "_exclude_from_weight_decay_names",
+    "_exclude_from_weight_decay_pattern",
+)
 _NO_NORMS: clipping.Norms = {}
 
 
@@ -72,6 +77,12 @@ def check_optimizer(optimizer: Any, exchange_every: int) -> None:
             )
         if each.use_ema:
             raise ValueError("use_ema is not supported with tables on servers, expected False")
+        if any(getattr(each, name, None) for name in _EXCLUSIONS):
+            raise ValueError(
+                "exclude_from_weight_decay is not supported with tables on servers: it is none of "
+                "the arguments of an optimizer, which servers have; expected a CompositeOptimizer "
+                "with an optimizer without weight_decay for these weights"
+            )
         if getattr(each, "loss_scale_factor", None):
             raise ValueError(
                 "loss_scale_factor is not supported with tables on servers, which do not scale the "
@@ -249,7 +260,7 @@ class Updates:
     def _gradients_of_parts(
         self, used: list[TableProduct], sparse: Sequence[ShardGradients]
     ) -> Iterator[clipping.PartGradient]:
-        """Iterates over the parts of the tables that have gradients, and computes these.
+        """Iterates over the parts of trained tables that have gradients, and computes these.
 
         While a caller has a gradient, no other worker lets rows of that part begin anew. The
         weights of the module of a table follow it.
@@ -259,7 +270,7 @@ class Updates:
             if not uses:
                 continue
             optimizer = optimizer_of(self._optimizer, table)
-            for part, server in enumerate(table.division.servers):
+            for part, server in enumerate(table.division.servers if table.trainable else ()):
                 shard, of_server = table.shards[part], sparse[server]
                 sent = [of_server[i].gradient for i in uses]
                 with _section_of(table, part, sent):
@@ -322,7 +333,7 @@ class Updates:
 
         Args:
             gradients: The dense gradients; None where there is none.
-            steps: The number of steps whose gradients were added, which decay the weights as often.
+            steps: The number of steps whose gradients were added; see `_decay_of`.
             norms: What `update_tables` has returned.
             changes: How the steps change states of layers.
         """
@@ -357,7 +368,7 @@ class Updates:
         for gradient, v in self._trained_pairs(gradients):
             optimizer, variable = optimizer_of(self._optimizer, v), tf_variable(v)
             rate, step = (s[components.index(optimizer)] for s in scalars)
-            decay = optimizer.weight_decay_of(v) * steps
+            decay = _decay_of(optimizer, v, gradient, steps)
             slots = optimizer.slots_of(v)
             (gradient,) = optimizer.clip_gradients([gradient])
             update_dense_variable(optimizer, gradient, variable, slots, decay, rate, step)
@@ -383,13 +394,22 @@ class Updates:
         for gradient, v in pairs:
             optimizer, shared = optimizer_of(self._optimizer, v), shared_variables[id(v)]
             rate, step = self._rate_and_step(optimizer, shared.remote.device)
-            decay = optimizer.weight_decay_of(v) * steps
+            decay = _decay_of(optimizer, v, gradient, steps)
             norm = clipping.norm_of(norms, optimizer, shared.remote.device)
             with tf.device(shared.remote.device):
                 (gradient,) = optimizer.clip_gradients([gradient], norm)
             update_dense_variable(
                 optimizer, gradient, shared.remote, shared.slots, decay, rate, step
             )
+
+
+def _decay_of(optimizer: Any, weight: Any, gradient: Any, steps: int) -> float:
+    """Returns the weight decay of an update with the sum of the gradients of several steps.
+
+    Rows of a replicated table decay once, as rows on servers do.
+    """
+    times = 1 if isinstance(gradient, tf.IndexedSlices) else steps
+    return float(optimizer.weight_decay_of(weight)) * times
 
 
 def update_part(
