@@ -208,14 +208,15 @@ class Fitted:
                     "features as input"
                 )
             return table.rename_columns(self.columns)
+        from twml_ops.data.errors import listed
         from twml_ops.data.schema import SPARSE_VALUES
 
         needed = [n for n in self.schema.without_labels().columns if n != SPARSE_VALUES]
         missing = [n for n in needed if n not in table.column_names]
         if missing:
             raise ValueError(
-                f"{name_of(data)} lacks the columns {missing}, with which the model was trained; "
-                f"it has {column_names(data)}"
+                f"{name_of(data)} lacks the columns {listed(missing)}, with which the model was "
+                f"trained; it has {listed([*map(str, column_names(data))])}"
             )
         return table
 
