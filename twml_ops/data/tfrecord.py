@@ -401,7 +401,7 @@ def _raw(entries: tf.SparseTensor, kind: pa.DataType, count: int) -> pa.Array:
 
 
 def _check_end(file: File, size: int) -> None:
-    """Raises a `DataError` if a file has more than the `size` bytes that TensorFlow read, or no end.
+    """Raises a `DataError` if a file has more than the `size` bytes that were read, or no end.
 
     TensorFlow takes a truncated .gz, and less than the header of a record, for the end of the
     records. The last four bytes of a whole .gz are its size, or that of its last part.

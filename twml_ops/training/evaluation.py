@@ -168,7 +168,7 @@ def explain_features_of(
     """
     source = trained.source(data)
     other = None if against is None else trained.source(against)
-    seed = trained.facts["seed"]
+    seed = trained.fact("seed", int)
     return explain_sources(trained.model, trained.schema, source, other, rows, seed, reporter)
 
 
