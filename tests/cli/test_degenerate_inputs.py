@@ -23,9 +23,11 @@ from tests.cli.degenerate_files import (
     csv_text,
 )
 from tests.pairwise import each_value
+from twml_ops.classifier.fitted import Fitted
 from twml_ops.cli import main
 from twml_ops.cli.app import app
 from twml_ops.data import Block, DataError
+from twml_ops.training.errors import UserError
 from twml_ops.training.trained_run import TrainedRun
 
 # What is read, and the commands, do not depend on the TensorFlow version.
@@ -248,6 +250,31 @@ def test_commands_name_another_damaged_file(name, damage, run, tmp_path, capsys)
 @pytest.mark.parametrize("name", COMMANDS)
 def test_commands_name_any_damaged_file_of_a_run(name, file, damage, run, tmp_path, capsys):
     check_damage(name, file, damage, run, tmp_path, capsys)
+
+
+REFUSED_BY_CLASSIFIERS = [
+    *((file, damage) for file in (FACTS, MODEL) for damage in OF_FILE[file]),
+    *((METRICS, damage) for damage in DAMAGES if damage != "object"),
+    *((f, d) for f in ("categories.npz", "statistics.npz") for d in ANY_FILE if d != "gone"),
+    *(("report.html", damage) for damage in ("noise", "gone")),
+]
+
+
+@pytest.mark.parametrize(("file", "damage"), REFUSED_BY_CLASSIFIERS)
+def test_a_classifier_names_a_damaged_file_of_a_run(file, damage, run, tmp_path):
+    copy = damaged(run, tmp_path, file, DAMAGES[damage])
+    with pytest.raises((UserError, ValueError), match=str(copy)):
+        Fitted.load(copy)
+
+
+@pytest.mark.parametrize("other", [None, [], [1], ["a", 1], [[0], [1]], [0, 1, 2], {"x": 1}])
+def test_a_classifier_names_damaged_classes(other, run, tmp_path):
+    facts = json.loads((run / FACTS).read_text())
+    of_classifier = {"classes": other, "columns": ["site"], "named": True}
+    changed = json.dumps({**facts, "classifier": of_classifier}).encode()
+    copy = damaged(run, tmp_path, FACTS, lambda _: changed)
+    with pytest.raises(UserError, match=FACTS):
+        Fitted.load(copy)
 
 
 OTHERS = (None, -1, "x", [None], {"x": None}, {"trials": [{}]}, float("nan"))

@@ -65,6 +65,18 @@ def test_bags_are_combined_into_a_vector_each(combiner, weighted, pooling):
     np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("weights", [[1.0, -1.0], [1.0, -1 + 1e-6], [-3.0, -1.0], [-1e-3, 5.0]])
+def test_the_mean_of_a_bag_is_not_longer_than_its_longest_vector(weights):
+    """Also if the weights, of both signs, add up to nearly 0."""
+    layer = field_embedding([9], 4, bag_combiner="mean", num_bags=1)
+    ids = tf.ragged.constant([[1, 2]], dtype=tf.int64)
+    got = layer([(ids, tf.ragged.constant([weights]))]).numpy()[0, 0]
+    rows = layer.embeddings.numpy()[[2, 3]]
+    w = np.array(weights)
+    np.testing.assert_allclose(got, w @ rows / np.abs(w).sum(), rtol=1e-4, atol=1e-6)
+    assert np.linalg.norm(got) <= np.linalg.norm(rows, axis=1).max() * (1 + 1e-6)
+
+
 def test_bags_alone():
     layer = field_embedding([9, 9], 2, bag_combiner="sum", num_bags=2)
     bag = tf.ragged.constant(BAG, dtype=tf.int64)
