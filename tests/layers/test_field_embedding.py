@@ -58,7 +58,7 @@ def test_bags_are_combined_into_a_vector_each(combiner, weighted, pooling):
     for ids, w in zip(BAG, WEIGHTS, strict=True):
         w = np.array(w) if weighted else np.ones(len(ids))
         rows = np.array([table[row_of(2, i)] for i in ids]).reshape(-1, 4)
-        scale = {"sum": 1, "mean": w.sum(), "sqrtn": (w * w).sum() ** 0.5}[combiner]
+        scale = {"sum": 1, "mean": np.abs(w).sum(), "sqrtn": (w * w).sum() ** 0.5}[combiner]
         vectors.append((w[:, None] * rows).sum(axis=0) / (scale if len(ids) else 1))
     wanted = np.concatenate([one_by_one(table, IDS[:, :2]), np.stack(vectors)[:, None]], axis=1)
     wanted = wanted if pooling is None else wanted.mean(axis=1)
