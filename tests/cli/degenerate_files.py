@@ -21,7 +21,7 @@ class Case(NamedTuple):
     Attributes:
         name: its name.
         content: its bytes.
-        expected: SAME: the examples are those of the whole file; OTHER_ROWS: all but `ROW` are, or
+        expected: SAME: the examples are as in the whole file; OTHER_ROWS: all but `ROW` are, or
             it is refused; REFUSED: it is an error.
     """
 

@@ -69,7 +69,7 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def _check_depth(value: Any) -> None:
-    """Raises a `ValueError` for a value that Python could read, but not show or write again."""
+    """Raises a `ValueError` for a value that could be read, but not written again."""
     level = [value]
     for _ in range(MOST_LEVELS):
         inside = (v.values() if isinstance(v, dict) else v for v in level)
