@@ -135,7 +135,7 @@ def _field_embedding(
             if bag_combiner != "sum":
                 w = np.ones(len(rows), np.float32) if weights is None else weights
                 row = np.repeat(np.arange(len(splits) - 1), np.diff(splits))
-                squared = w * w if bag_combiner == "sqrtn" else w
+                squared = w * w if bag_combiner == "sqrtn" else np.abs(w)
                 total = np.bincount(row, squared, len(splits) - 1)
                 total = np.sqrt(total) if bag_combiner == "sqrtn" else total
                 none = np.zeros(len(w))

@@ -73,6 +73,14 @@ def test_a_schema_comes_back_from_a_run(criteo_file, criteo_row):
     assert Schema.from_dict(json.loads(json.dumps(dataclasses.asdict(schema)))) == schema
 
 
+def test_what_a_schema_lists_is_made_once(criteo_file, criteo_row):
+    """The readers ask for it for each column: made anew, the time would grow with their square."""
+    schema = open_source(f"criteo:{criteo_file([criteo_row()])}").schema
+    assert schema.columns is schema.columns
+    assert schema.fields is schema.fields
+    assert schema.categorical_columns is schema.categorical_columns
+
+
 def test_other_features_than_the_training_data_are_an_error(text_file, criteo_file, criteo_row):
     schema = open_source(f"criteo:{criteo_file([criteo_row()])}").schema
     libsvm = f"libsvm:{text_file('1 1:1')}"

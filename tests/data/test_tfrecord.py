@@ -158,6 +158,24 @@ def test_a_damaged_file_is_named(write, tmp_path):
         open_source(f"tfrecord:{tmp_path}/none*")
 
 
+def test_a_file_that_is_cut_at_any_byte_loses_no_record_without_a_word(write, tmp_path):
+    """TensorFlow takes less than the header of a record for the end of the file."""
+    with open(write([example(label=[i % 2], x=[i / 7]) for i in range(3)]), "rb") as file:
+        whole = file.read()
+    path, size = tmp_path / "cut", len(whole) // 3
+
+    def rows_of(raw):
+        path.write_bytes(raw)
+        return sum(map(len, open_source(f"tfrecord:{path}", schema=numbers).blocks()))
+
+    numbers = Schema(("x",), (), 0, "the label is 1")
+    assert [rows_of(whole[: n * size]) for n in range(1, 4)] == [1, 2, 3]
+    for raw in (*(whole[: 2 * size + n] for n in range(1, size)), whole + b"x", whole + bytes(11)):
+        with pytest.raises(DataError, match="cut: damaged") as e:
+            rows_of(raw)
+        assert "{{" not in str(e.value)
+
+
 def test_a_truncated_gz_loses_no_record_without_a_word(write, tmp_path):
     """TensorFlow takes its end for the end of the file, if the last record is whole."""
     records = [example(label=[i % 2], x=[i / 7]) for i in range(200)]

@@ -317,7 +317,7 @@ def test_models_on_fields_score_as_in_keras(tmp_path, name, tables):
 @pytest.mark.parametrize("combiner", ["sum", "mean", "sqrtn"])
 def test_bags_of_field_embeddings_score_as_in_keras(tmp_path, pooling, combiner):
     ids = tf.ragged.constant([[3, 4], [], [7]], tf.int64, ragged_rank=1)
-    weights = tf.ragged.constant([[0.5, 2.0], [], [3.0]], ragged_rank=1)
+    weights = tf.ragged.constant([[0.5, -2.0], [], [3.0]], ragged_rank=1)
     inputs = [
         tf.keras.Input([None], dtype=t.dtype, ragged=True, name=n)
         for n, t in (("a_ids", ids), ("b_ids", ids), ("b_values", weights))

@@ -58,11 +58,23 @@ def test_bags_are_combined_into_a_vector_each(combiner, weighted, pooling):
     for ids, w in zip(BAG, WEIGHTS, strict=True):
         w = np.array(w) if weighted else np.ones(len(ids))
         rows = np.array([table[row_of(2, i)] for i in ids]).reshape(-1, 4)
-        scale = {"sum": 1, "mean": w.sum(), "sqrtn": (w * w).sum() ** 0.5}[combiner]
+        scale = {"sum": 1, "mean": np.abs(w).sum(), "sqrtn": (w * w).sum() ** 0.5}[combiner]
         vectors.append((w[:, None] * rows).sum(axis=0) / (scale if len(ids) else 1))
     wanted = np.concatenate([one_by_one(table, IDS[:, :2]), np.stack(vectors)[:, None]], axis=1)
     wanted = wanted if pooling is None else wanted.mean(axis=1)
     np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("weights", [[1.0, -1.0], [1.0, -1 + 1e-6], [-3.0, -1.0], [-1e-3, 5.0]])
+def test_the_mean_of_a_bag_is_not_longer_than_its_longest_vector(weights):
+    """Also if the weights, of both signs, add up to nearly 0."""
+    layer = field_embedding([9], 4, bag_combiner="mean", num_bags=1)
+    ids = tf.ragged.constant([[1, 2]], dtype=tf.int64)
+    got = layer([(ids, tf.ragged.constant([weights]))]).numpy()[0, 0]
+    rows = layer.embeddings.numpy()[[2, 3]]
+    w = np.array(weights)
+    np.testing.assert_allclose(got, w @ rows / np.abs(w).sum(), rtol=1e-4, atol=1e-6)
+    assert np.linalg.norm(got) <= np.linalg.norm(rows, axis=1).max() * (1 + 1e-6)
 
 
 def test_bags_alone():

@@ -115,12 +115,13 @@ def _groups(sample: Sample, schema: Schema) -> list[FeatureGroup]:
 
 def _numbers(groups: list[FeatureGroup], schema: Schema) -> dict[str, tuple[str, int]]:
     """Name of a feature → its group, and its position in the schema or its sparse id."""
-    columns = {"continuous": schema.continuous, "categorical": schema.categorical}
+    of_schema = {"continuous": schema.continuous, "categorical": schema.categorical}
+    columns = {kind: {n: i for i, n in enumerate(names)} for kind, names in of_schema.items()}
     numbers = {}
     for group in groups:
         for name in group.masks:
             sparse = group.name == "sparse"
-            number = int(name.split()[1]) if sparse else columns[group.name].index(name)
+            number = int(name.split()[1]) if sparse else columns[group.name][name]
             numbers[name] = (group.name, number)
     return numbers
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,6 +18,31 @@ Features = dict[str, Any]  # name → tf.RaggedTensor, or tf.Tensor in the layou
 MAX_SPARSE = 40
 
 
+class Masks(Mapping[str, Array]):
+    """Name of a feature → bool [K]: which entries of its group are of the feature.
+
+    A mask is made when it is asked for. All of them together would have K times as many bytes as
+    there are features, a square of the number of columns.
+
+    Args:
+        owners: [K], the number of the feature of each entry.
+        numbers: name of a feature → its number.
+    """
+
+    def __init__(self, owners: Array, numbers: Mapping[str, int]) -> None:
+        self._owners, self._numbers = owners, numbers
+
+    def __getitem__(self, name: str) -> Array:
+        mask: Array = self._owners == self._numbers[name]
+        return mask
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._numbers)
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+
 class FeatureGroup(NamedTuple):
     """The features of one group, and which entries of a batch belong to each.
 
@@ -29,7 +55,7 @@ class FeatureGroup(NamedTuple):
 
     name: str
     keys: tuple[str, ...]
-    masks: dict[str, Array]
+    masks: Masks
 
 
 class Sample(NamedTuple):
@@ -105,7 +131,7 @@ def feature_groups(
     groups = _matrices(features, schema)
     if "continuous_ids" in features:
         ids = features["continuous_ids"].flat_values.numpy()
-        masks = {name: ids == i for i, name in enumerate(schema.continuous)}
+        masks = Masks(ids, _numbered(schema.continuous))
         groups.append(FeatureGroup("continuous", ("continuous_ids", "continuous_values"), masks))
     if "categorical_ids" in features:
         entries = len(features["categorical_ids"].flat_values)
@@ -114,13 +140,13 @@ def feature_groups(
             raise ValueError(
                 f"category_columns must have the columns of {entries} categorical_ids, got {got}"
             )
-        masks = {name: category_columns == i for i, name in enumerate(schema.categorical)}
+        masks = Masks(category_columns, _numbered(schema.categorical))
         groups.append(FeatureGroup("categorical", ("categorical_ids",), masks))
     if "sparse_ids" in features:
         ids = features["sparse_ids"].flat_values.numpy()
         unique, counts = np.unique(ids, return_counts=True)
         frequent = np.sort(unique[np.argsort(-counts, kind="stable")][:MAX_SPARSE])
-        masks = {f"id {i}": ids == i for i in frequent}
+        masks = Masks(ids, {f"id {i}": int(i) for i in frequent})
         groups.append(FeatureGroup("sparse", ("sparse_ids", "sparse_values"), masks))
     return groups
 
@@ -133,13 +159,16 @@ def _matrices(features: Features, schema: Schema) -> list[FeatureGroup]:
         ("categorical", ("categorical",), schema.fields),
     ):
         if name in features:
-            entries = np.arange(len(columns) * int(features[name].shape[0])) % len(columns)
-            masks = {column: entries == i for i, column in enumerate(columns)}
-            groups.append(FeatureGroup(name, keys, masks))
+            owners = np.tile(np.arange(len(columns)), int(features[name].shape[0]))
+            groups.append(FeatureGroup(name, keys, Masks(owners, _numbered(columns))))
     for bag in schema.bags:
         names = [f"{schema.bag_arrays(bag)}_{part}" for part in ("ids", "values")]
         found = tuple(name for name in names if name in features)
         if found:
-            entries = np.ones(len(features[found[0]].flat_values), bool)
-            groups.append(FeatureGroup("categorical", found, {bag: entries}))
+            owners = np.zeros(len(features[found[0]].flat_values), np.int64)
+            groups.append(FeatureGroup("categorical", found, Masks(owners, {bag: 0})))
     return groups
+
+
+def _numbered(names: Sequence[str]) -> dict[str, int]:
+    return {name: i for i, name in enumerate(names)}

@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from twml_ops._frames import is_table, name_of, to_table, to_vector
 from twml_ops.classifier.labels import classes_of, encoded
+from twml_ops.data.errors import listed
 
 
 class TrainingExamples(NamedTuple):
@@ -54,7 +55,8 @@ class TrainingExamples(NamedTuple):
             for name in names:
                 if name is not None and name not in table.column_names:
                     raise ValueError(
-                        f"{argument}: there is no column {name!r}, there are {table.column_names}"
+                        f"{argument}: there is no column {name!r}, there are "
+                        f"{listed(table.column_names)}"
                     )
         if sample_weight is not None:
             if weight is not None:
@@ -69,7 +71,7 @@ class TrainingExamples(NamedTuple):
                 raise ValueError(
                     f"Classifier requires y to be passed, but the target y is None, and there is "
                     f"no column {label!r}; name the column of labels: label=. There are "
-                    f"{table.column_names}"
+                    f"{listed(table.column_names)}"
                 )
             values = table.column(label)
         elif label is not None:
@@ -123,7 +125,7 @@ def column_of(data: Any, name: str) -> pa.ChunkedArray:
     table = to_table(data)
     if name not in table.column_names:
         raise ValueError(
-            f"y: expected the labels, or a column {name!r}; there are {table.column_names}"
+            f"y: expected the labels, or a column {name!r}; there are {listed(table.column_names)}"
         )
     return table.column(name)
 

@@ -101,6 +101,7 @@ class Fitted:
             ValueError: a file of it is damaged.
         """
         from twml_ops._known_categories import KnownCategories
+        from twml_ops.data.errors import shown
         from twml_ops.training.drift import Statistics
         from twml_ops.training.run_folder import (
             METRICS_FILE,
@@ -119,11 +120,14 @@ class Fitted:
         default = {"classes": [0, 1], "columns": list(features), "named": True}
         with damage_is_reported(folder / RUN_FILE):
             own = run.facts.get(FACTS, default)
-            columns, named = list(own["columns"]), bool(own["named"])
+            columns, named = [*map(str, own["columns"])], bool(own["named"])
             classes = list(own["classes"])
             is_text = isinstance(classes[0], str)
-            if len(classes) != 2:
-                raise ValueError(f"expected two classes, got {len(classes)}")
+            kinds = str if is_text else bool | int | float
+            if len(classes) != 2 or not all(isinstance(x, kinds) for x in classes):
+                raise ValueError(f"expected two texts or numbers as classes, got {shown(classes)}")
+        with damage_is_reported(folder / REPORT_FILE):
+            report = (folder / REPORT_FILE).read_text(encoding="utf-8")
         return cls(
             run.model,
             run.facts,
@@ -133,7 +137,7 @@ class Fitted:
             read_json(folder / METRICS_FILE),
             KnownCategories.load(folder),
             Statistics.load(folder),
-            report=(folder / REPORT_FILE).read_text(encoding="utf-8"),
+            report=report,
         )
 
     def save(self, folder: Path, overwrite: bool) -> None:
@@ -208,14 +212,15 @@ class Fitted:
                     "features as input"
                 )
             return table.rename_columns(self.columns)
+        from twml_ops.data.errors import listed
         from twml_ops.data.schema import SPARSE_VALUES
 
         needed = [n for n in self.schema.without_labels().columns if n != SPARSE_VALUES]
         missing = [n for n in needed if n not in table.column_names]
         if missing:
             raise ValueError(
-                f"{name_of(data)} lacks the columns {missing}, with which the model was trained; "
-                f"it has {column_names(data)}"
+                f"{name_of(data)} lacks the columns {listed(missing)}, with which the model was "
+                f"trained; it has {listed([*map(str, column_names(data))])}"
             )
         return table
 

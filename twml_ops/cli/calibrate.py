@@ -81,13 +81,19 @@ def calibrate_run(
     from twml_ops.cli.console import make_console
     from twml_ops.cli.reporter import ConsoleReporter, print_result
     from twml_ops.data import original_errors
+    from twml_ops.report.page import shown_facts
     from twml_ops.report.run_files import write_files, write_model
     from twml_ops.training.calibration import append_layers, check_method, fit_calibration
     from twml_ops.training.drift import Statistics
     from twml_ops.training.evaluation import importances_of, score_source, throughput
     from twml_ops.training.results import History, RunResult
     from twml_ops.training.run import provenance
-    from twml_ops.training.run_folder import TENSORBOARD, new_folder
+    from twml_ops.training.run_folder import (
+        RUN_FILE,
+        TENSORBOARD,
+        damage_is_reported,
+        new_folder,
+    )
     from twml_ops.training.trained_run import TrainedRun
 
     console = make_console()
@@ -100,11 +106,14 @@ def calibrate_run(
                 f"{run}: is calibrated already; calibrate the run that it was made from, "
                 f"{trained.calibration['run']}"
             )
+        with damage_is_reported(run / RUN_FILE):
+            shown_facts(trained.facts)  # of which the report is made in the end
+        train_source, seed = trained.fact("train_source", str), trained.fact("seed", int)
         source, held_out = trained.calibration_pair(data, evaluation)
         with original_errors(source, held_out):
             sizes = source.num_examples(), held_out.num_examples()
             _print_task(console, run, trained, method, source, held_out)
-            if data in (trained.facts["data"], trained.facts["train_source"]):
+            if data in (trained.facts["data"], train_source):
                 _print_warning(console)
             labels = held_out.schema.labels
             predict = scoring.predictor(trained.model, labels)
@@ -123,7 +132,7 @@ def calibrate_run(
             model = append_layers(trained.model, fitted)
             predict = scoring.predictor(model, labels)
             after = score_source(model, held_out, reporter, sizes[1], predict=predict)
-            importances = importances_of(model, held_out, trained.facts["seed"], reporter, predict)
+            importances = importances_of(model, held_out, seed, reporter, predict)
         if (run / TENSORBOARD).is_dir():
             shutil.copytree(run / TENSORBOARD, folder / TENSORBOARD)
         calibration = {

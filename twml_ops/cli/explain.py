@@ -35,8 +35,14 @@ def explain(
         typer.Option(help="Report to write. Default: the report of the run.", show_default=False),
     ] = None,
     rows: Annotated[
-        int, typer.Option(min=1, help="Size of the sample for permutation importance.")
-    ] = 8192,
+        int | None,
+        typer.Option(
+            min=1,
+            help="Size of the sample for permutation importance. Default: 8192, fewer for more "
+            "than 362 features, at least 128.",
+            show_default=False,
+        ),
+    ] = None,
     top: Annotated[int, typer.Option(min=1, help="Rows of the printed table.")] = 40,
     overwrite: Overwrite = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, nothing else.")] = False,
@@ -54,7 +60,7 @@ def explain_run(
     data: str | None,
     against: str | None,
     out: Path | None,
-    rows: int,
+    rows: int | None,
     top: int,
     as_json: bool,
     overwrite: bool = False,
@@ -66,7 +72,7 @@ def explain_run(
         data: SOURCE to analyse; None: the evaluation data of the run.
         against: SOURCE to compare it with, or None.
         out: report to write; None: the report of the run.
-        rows: size of the sample for the permutation importance.
+        rows: size of the sample for the permutation importance; None: by the number of features.
         top: number of rows of the printed table.
         as_json: print JSON instead of a table.
         overwrite: replace the file `out` if it exists.

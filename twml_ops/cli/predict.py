@@ -121,6 +121,8 @@ def _kept_types(
     Raises:
         UserError: one is not in the data, is named twice, or is named as a prediction.
     """
+    from twml_ops.data.errors import listed
+
     types = source.column_types() if keep else {}
     if keep and not types:
         raise UserError(
@@ -129,7 +131,7 @@ def _kept_types(
     for i, name in enumerate(keep):
         if name not in types:
             raise UserError(
-                f"--keep: {source.name} has no column {name}, its columns are {', '.join(types)}"
+                f"--keep: {source.name} has no column {name}, its columns are {listed([*types])}"
             )
         if name in predictions:
             raise UserError(f"--keep: the column {name} has the name of the predictions")

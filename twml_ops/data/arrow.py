@@ -81,7 +81,7 @@ class ArrowSource(Source):
         """
         if schema is None:
             schema, self._findings = schema_of(look(types()), uses, where)
-            guessed = {n for n in schema.continuous if n in names and n not in uses.numeric}
+            guessed = ({*schema.continuous} & {*names}) - {*uses.numeric}
             self._guessed = {n for n in guessed if self._findings[n].sure}
             warn(self.name, self._findings)
         if schema.typed is None:
@@ -176,7 +176,8 @@ class TableSource(ArrowSource):
             partial(_look, table),
         )
         check_types(table.schema, self._schema, name, lambda columns: columns)
-        used = [n for n in table.column_names if n in self._schema.columns]
+        columns = {*self._schema.columns}
+        used = [n for n in table.column_names if n in columns]
         self._table = table.select(used or table.column_names[:1])
 
     def _make_pieces(self) -> Sequence[Piece]:

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 
-from twml_ops.data.errors import DataError, DataWarning, quote, some
+from twml_ops.data.errors import DataError, DataWarning, listed, quote, some
 from twml_ops.data.infer import Finding
 from twml_ops.data.names import NO_TIME, time_rank
 from twml_ops.data.schema import DEFAULT_LABELS, SPARSE_IDS, TIME_PARTS, Schema
@@ -112,7 +112,7 @@ def schema_of(
     has_sparse = SPARSE_IDS in named("sparse")
     if not (named("continuous") or categorical or has_sparse or features):
         left_out = [f"{n} ({f.why})" for n, f in found.items() if f.kind == "dropped"]
-        also = f"; left out: {', '.join(left_out)}" if left_out else ""
+        also = f"; left out: {some(left_out)}" if left_out else ""
         besides = ", ".join(f"`{n}`" for n in labels)
         raise DataError(f"{path}: no feature columns besides {besides}{also}")
     separators = {n: s for n in named("bag") if (s := found[n].separator) is not None}
@@ -152,7 +152,8 @@ def _time_features(
         elif part not in TIME_PARTS or column not in found:
             raise DataError(
                 f"{path}: time_features must be {', '.join(TIME_PARTS)}, or one of them behind the "
-                f"name of a column, as `NAME.hour`, got {name!r}; the columns are {[*found]}"
+                f"name of a column, as `NAME.hour`, got {name!r}; the columns are "
+                f"{listed([*found])}"
             )
         made = f"{column}.{part}"
         if made in found:
@@ -215,11 +216,7 @@ def _label_hint(found: Mapping[str, Finding]) -> str:
     two = [
         n for n, f in found.items() if f.distinct == 2 and f.kind in ("continuous", "categorical")
     ]
-    text = (
-        ", ".join(n if n == n.strip() else repr(n) for n in two)
-        if two
-        else f"none; the columns are {[*found]}"
-    )
+    text = listed(two) if two else f"none; the columns are {listed([*found])}"
     return f"; name the label: `--label NAME`. Columns with two values: {text}"
 
 

@@ -27,7 +27,7 @@ from twml_ops._arrow_columns import (
 from twml_ops._category_hash import MISSING
 from twml_ops.data.block import Array, Block, Categories, Group, Rows
 from twml_ops.data.category_ids import hash_column, hash_tokens, time_parts
-from twml_ops.data.errors import DataError, one_line, quote
+from twml_ops.data.errors import DataError, listed, one_line, quote
 from twml_ops.data.files import (
     OF_LABELS,
     binary_labels,
@@ -382,7 +382,7 @@ class ArrowColumns(Columns):
         if not self.has(name):
             raise DataError(
                 f"{self._where(0)}: there is no column {name}, the columns are "
-                f"{self._batch.schema.names}"
+                f"{listed(self._batch.schema.names)}"
             )
         return self._batch.column(name)
 

@@ -30,7 +30,7 @@ from twml_ops.data.block import Array, Block
 from twml_ops.data.column_uses import NO_USES, ColumnUses, schema_of, warn
 from twml_ops.data.columns import ArrowColumns, Columns, Where, block_of
 from twml_ops.data.csv_rows import CsvFile, CsvRows, check_utf8
-from twml_ops.data.errors import DataError, one_line, quote
+from twml_ops.data.errors import DataError, listed, one_line, quote
 from twml_ops.data.files import File, files_of
 from twml_ops.data.infer import NOTHING, Finding, look_at
 from twml_ops.data.partitions import Partitions
@@ -98,22 +98,25 @@ class CsvSource(Source):
         if schema.sparse_dim:
             raise DataError(f"{name}: CSV files hold no raw sparse features")
         self._schema = schema
+        inside = {*self._header}
         for file, column in itertools.product(self._files, schema.columns):
-            if column not in self._header and not self._partitions.have(file.path, column):
+            if column not in inside and not self._partitions.have(file.path, column):
                 raise DataError(
-                    f"{file}: there is no column {column}, the columns are {self._header}"
+                    f"{file}: there is no column {column}, the columns are {listed(self._header)}"
                 )
         numbers = {*schema.continuous, *schema.labels, schema.weight, schema.time}
         self._times_are_text = schema.time in schema.times or self._has_text(first, schema.time)
         if self._times_are_text:
             numbers.discard(schema.time)
-        both = [n for n in self._header if n in numbers and n in _text_columns(schema)]
+        texts = _text_columns(schema)
+        both = [n for n in self._header if n in numbers and n in texts]
         if both:
             raise DataError(
                 f"{name}: a column of a CSV file is read as numbers or as text; the schema uses "
-                f"{', '.join(both)} as both"
+                f"{listed(both)} as both"
             )
-        used = [n for n in self._header if n in schema.columns] or self._header[:1]
+        columns = {*schema.columns}
+        used = [n for n in self._header if n in columns] or self._header[:1]
         self._types = dict.fromkeys(used, pa.binary())
         self._plain = _plain_format(self._header, schema, self._guessed)
         if self._times_are_text or schema.times or schema.positive_label is not None:
@@ -137,8 +140,8 @@ class CsvSource(Source):
         header = _names(first, self._delimiter)
         if header != self._header:
             raise DataError(
-                f"{first.path}: its header {header} differs from that of "
-                f"{self._files[0]}, {self._header}"
+                f"{first.path}: its header {listed(header)} differs from that of "
+                f"{self._files[0]}, {listed(self._header)}"
             )
 
     @property
@@ -195,7 +198,8 @@ class CsvSource(Source):
 
     def _typed(self, rest: CsvRows, schema: Schema) -> tuple[str, ...]:
         """The columns whose categories are integers or bools at the beginning of a file."""
-        names = [n for n in schema.categorical_columns if n in self._header]
+        inside = {*self._header}
+        names = [n for n in schema.categorical_columns if n in inside]
         if not rest.text or not names:
             return ()
         texts = self._texts(rest, names)
@@ -330,10 +334,10 @@ def _plain_format(header: list[str], schema: Schema, guessed: set[str]) -> _Plai
     """The plan for reading the columns of a schema; None if it has bags."""
     if schema.bags:
         return None
-    texts = _text_columns(schema)
+    texts, used = _text_columns(schema), {*schema.columns}
 
     def kind(name: str) -> str:
-        if name not in schema.columns:
+        if name not in used:
             return "-"
         if name in texts:
             return "t" if schema.is_typed(name) else "c"

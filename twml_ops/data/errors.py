@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import errno
+import re
 import reprlib
 import resource
 from collections.abc import Sequence
 from typing import Any
+
+_FUNCTION = re.compile(r"\{\{function_node .*?\}\}")
 
 
 class DataError(ValueError):
@@ -18,8 +21,8 @@ class DataWarning(UserWarning):
 
 
 def one_line(error: Exception) -> str:
-    """The message of `error`, without line breaks."""
-    return " ".join(str(error).split())
+    """The message of `error`, without line breaks and TensorFlow's names of functions."""
+    return " ".join(_FUNCTION.sub("", str(error)).split())
 
 
 def quote(raw: bytes | str, limit: int = 40) -> str:
@@ -52,3 +55,12 @@ def some(items: Sequence[str], limit: int = 10) -> str:
     """The first items with commas, and how many more there are."""
     more = len(items) - limit
     return ", ".join(items[:limit]) + (f" and {more} more" if more > 0 else "")
+
+
+def listed(names: Sequence[str], limit: int = 20) -> str:
+    """The first names of columns for a one-line message, and how many more there are."""
+    return some([n if _is_plain(n) else quote(n) for n in names], limit)
+
+
+def _is_plain(name: str) -> bool:
+    return name.isprintable() and name == name.strip() and 0 < len(name) <= 40

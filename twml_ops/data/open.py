@@ -10,7 +10,7 @@ from pathlib import Path
 from twml_ops.data.column_uses import NO_USES, ColumnUses
 from twml_ops.data.criteo import CriteoSource
 from twml_ops.data.csv import CsvSource
-from twml_ops.data.errors import DataError, quote
+from twml_ops.data.errors import DataError, listed, quote, shown
 from twml_ops.data.files import SUFFIXES, kind_of
 from twml_ops.data.flights import FlightsSource
 from twml_ops.data.libsvm import LibsvmSource
@@ -172,5 +172,10 @@ def _difference(got: Schema, expected: Schema) -> str:
             (f"adds {field} features to the features of", ours - theirs),
         ):
             if names:
-                return f"{what} the training data: {', '.join(sorted(names))}"
-    return f"the features must be the same as in the training data: expected {expected}, got {got}"
+                return f"{what} the training data: {listed(sorted(names))}"
+    different = (f.name for f in dataclasses.fields(Schema) if f.compare)
+    name = next(n for n in different if getattr(got, n) != getattr(expected, n))
+    return (
+        f"the features must be the same as in the training data: expected {name} "
+        f"{shown(getattr(expected, name))}, got {shown(getattr(got, name))}"
+    )

@@ -24,7 +24,7 @@ from twml_ops.data.arrow import BATCH_ROWS, ArrowSource, finding_of
 from twml_ops.data.block import Block
 from twml_ops.data.column_uses import NO_USES, ColumnUses
 from twml_ops.data.columns import check_types
-from twml_ops.data.errors import DataError, cannot_read
+from twml_ops.data.errors import DataError, cannot_read, listed
 from twml_ops.data.files import File, files_of
 from twml_ops.data.infer import Finding, unusable
 from twml_ops.data.partitions import Partitions
@@ -70,10 +70,11 @@ class ParquetSource(ArrowSource):
             if different := sorted({*names} ^ {*_column_names(path, footer)}):
                 raise DataError(
                     f"{path}: its columns differ from the columns of {first_path}, which files "
-                    f"share: only one of them has {', '.join(different)}"
+                    f"share: only one of them has {listed(different)}"
                 )
         schema = self._chosen_schema(schema, uses, first_path, names, self._all_types, self._look)
-        self._columns = [name for name in names if name in schema.columns]
+        used = {*schema.columns}
+        self._columns = [name for name in names if name in used]
         checked: list[pa.Schema] = []
         for file, footer in self._files:
             columns = _schema(footer)
@@ -168,7 +169,8 @@ class ParquetSource(ArrowSource):
         row_group = footer.row_group(group)
         columns = (row_group.column(i) for i in range(row_group.num_columns))
         names = ((c.path_in_schema.split(".")[0], c.total_uncompressed_size) for c in columns)
-        return sum(size for name, size in names if name in self._columns)
+        read = {*self._columns}
+        return sum(size for name, size in names if name in read)
 
     def _row_groups(
         self, file: File, footer: parquet.FileMetaData, groups: list[int], row: int
@@ -239,7 +241,7 @@ def _written_dictionaries(footer: parquet.FileMetaData) -> set[str]:
 def _column_names(path: str, footer: parquet.FileMetaData) -> list[str]:
     names: list[str] = footer.schema.to_arrow_schema().names
     if twice := sorted(n for n, count in Counter(names).items() if count > 1):
-        raise DataError(f"{path}: has several columns with the name {', '.join(twice)}")
+        raise DataError(f"{path}: has several columns with the name {listed(twice)}")
     return names
 
 

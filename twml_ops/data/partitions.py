@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from twml_ops.data.block import Array
 from twml_ops.data.columns import Columns
-from twml_ops.data.errors import DataError, quote
+from twml_ops.data.errors import DataError, listed, quote
 from twml_ops.data.files import File, named
 from twml_ops.data.text_values import numbers_of_labels, numbers_of_texts, times_of_texts
 
@@ -41,8 +41,8 @@ class Partitions:
         for path, values in below.items():
             if [*values] != names:
                 raise DataError(
-                    f"{path}: the names of its folders have the columns {[*values]}, the folders "
-                    f"of {files[0]} have {names}"
+                    f"{path}: the names of its folders have the columns {listed([*values])}, the "
+                    f"folders of {files[0]} have {listed(names)}"
                 )
         self._names = names
 

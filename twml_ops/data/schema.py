@@ -150,15 +150,16 @@ class Schema:
         column, _, part = name.rpartition(".")
         return (column, part) if column in self.times and part in TIME_PARTS else None
 
-    @property
+    @functools.cached_property
     def categorical_columns(self) -> tuple[str, ...]:
         """Names of `categorical` that are columns of the data, not features made of a time."""
         return tuple(name for name in self.categorical if self.time_feature(name) is None)
 
-    @property
+    @functools.cached_property
     def fields(self) -> tuple[str, ...]:
         """Names of the categorical columns with one token a row; a field's id is its position."""
-        return tuple(name for name in self.categorical if name not in self.bags)
+        bags = {*self.bags}
+        return tuple(name for name in self.categorical if name not in bags)
 
     def bag_arrays(self, name: str) -> str:
         """The prefix of the names of a bag's arrays: `bag_tags_ids` for the column `tags`.
@@ -184,7 +185,11 @@ class Schema:
         Returns:
             Whether it is one of `typed`.
         """
-        return name in (self.typed or ())
+        return name in self._typed_names
+
+    @functools.cached_property
+    def _typed_names(self) -> frozenset[str]:
+        return frozenset(self.typed or ())
 
     def without_labels(self) -> Schema:
         """The features alone, of examples that are only predicted.
@@ -194,7 +199,7 @@ class Schema:
         """
         return replace(self, labels=(), positive_label=None, weight=None, time=None, group=None)
 
-    @property
+    @functools.cached_property
     def columns(self) -> tuple[str, ...]:
         """Names of all columns that the schema uses, each once."""
         names = [*self.labels, *self.continuous, *self.categorical_columns, *self.times]
@@ -213,7 +218,7 @@ class Schema:
         }
         return {name: has_values for name, (size, has_values) in sizes.items() if size}
 
-    @property
+    @functools.cached_property
     def features(self) -> tuple[Feature, ...]:
         """The features, continuous ones first, then categories, then raw sparse ids."""
         found = [Feature(name, "continuous") for name in self.continuous]

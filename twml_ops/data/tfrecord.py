@@ -235,7 +235,7 @@ class TFRecordSource(Source):
             if "Too many open files" in str(e):
                 raise cannot_read(path, OSError(errno.EMFILE, str(e))) from e
             raise DataError(f"{path}: damaged TFRecord file: {one_line(e)}") from e
-        if codec and limit < 0:
+        if limit < 0:
             _check_end(file, size)
 
     def _make_pieces(self) -> Sequence[Piece]:
@@ -401,11 +401,16 @@ def _raw(entries: tf.SparseTensor, kind: pa.DataType, count: int) -> pa.Array:
 
 
 def _check_end(file: File, size: int) -> None:
-    """Raises a `DataError` if a .gz, of which TensorFlow has read `size` bytes, has more or no end.
+    """Raises a `DataError` if a file has more than the `size` bytes that were read, or no end.
 
-    TensorFlow takes the end of a truncated one for the end of the records. The last four bytes of
-    a whole one are its size, or that of its last part.
+    TensorFlow takes a truncated .gz, and less than the header of a record, for the end of the
+    records. The last four bytes of a whole .gz are its size, or that of its last part.
     """
+    if not file.path.endswith(".gz"):
+        if file.size != size:
+            what = f"damaged or truncated: {size} of {file.size} bytes are whole records"
+            raise DataError(f"{file}: {what}")
+        return
     with file.reading() as stream:
         stream.seek(max(0, file.size - 4))
         if int.from_bytes(stream.read(), "little") == size % 2**32:

@@ -83,13 +83,14 @@ class FieldTable:
         if self._bag_combiner == "sum":
             return batch._replace(ids=rows)
         values = batch.values_or_ones()
-        squared = values * values if self._bag_combiner == "sqrtn" else values
+        # Sums of weights of both signs could be near 0, and the mean of any size.
+        sizes = values * values if self._bag_combiner == "sqrtn" else tf.abs(values)
         segments = tf.ragged.row_splits_to_segment_ids(batch.row_splits, out_type=tf.int64)
         count = tf.shape(batch.row_splits, out_type=tf.int64)[0] - 1
-        totals = tf.math.unsorted_segment_sum(squared, segments, count)
+        totals = tf.math.unsorted_segment_sum(sizes, segments, count)
         if self._bag_combiner == "sqrtn":  # without the infinite slope of the root at 0
             totals = tf.where(totals > 0, tf.sqrt(tf.where(totals > 0, totals, 1.0)), 0.0)
-        # As in TensorFlow, the vector of a bag whose weights add up to 0 is 0.
+        # As in TensorFlow, the vector of a bag without weight is 0.
         values = tf.math.divide_no_nan(values, tf.gather(totals, segments))
         return SparseBatch(rows, values, batch.row_splits)
 

@@ -47,8 +47,9 @@ class FieldEmbedding(TableLayer):
             or "sqrtn" (the sum divided by the square root of their number): one vector [B, units]
             of all fields.
         bag_combiner: how the vectors of a bag become one: "sum", "mean" (divided by the sum of the
-            weights) or "sqrtn" (divided by the square root of the sum of their squares). An empty
-            bag is 0.
+            absolute weights, which is that of the weights unless some are negative; so the mean is
+            not longer than the longest vector) or "sqrtn" (divided by the square root of the sum of
+            their squares). A bag that is empty or has weights of 0 alone is 0.
         num_bags: G, how many of the fields are bags.
         embeddings_initializer: the initializer of the table [sum(num_rows), units].
         kernel_dtype: "float32", or "bfloat16" as of `SparseLinear`.

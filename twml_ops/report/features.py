@@ -153,6 +153,8 @@ def with_section(report: Path, explanation: Explanation) -> str:
         html = report.read_text(encoding="utf-8")
     except OSError as e:
         raise UserError(f"{report}: cannot be read: {e.strerror}") from e
+    except UnicodeDecodeError as e:
+        raise UserError(f"{report}: is not a report of twml-ops: {e}") from e
     start, end = "<!-- twml-ops explain -->", "<!-- /twml-ops explain -->"
     html = re.sub(f"{start}.*?{end}\n?", "", html, flags=re.DOTALL)
     head, closing, tail = html.rpartition("</main>")

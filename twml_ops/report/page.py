@@ -36,27 +36,38 @@ def render(result: RunResult) -> str:
         autoescape=True,
         undefined=jinja2.StrictUndefined,
     )
-    facts, several = result.facts, len(result.scores) > 1
+    several = len(result.scores) > 1
     # The mean over labels has no standard error: the labels of an example are not independent.
     errors = None if several else scoring.standard_errors(*result.scores.values())
     table = metric_table(result.metrics, result.label_metrics, result.metrics_before(), errors)
     return env.get_template("report.html.j2").render(
-        title=f"{facts['model']} on {facts['data']}",
-        subtitle=f"{facts['finished']} · twml-ops {facts['versions']['twml_ops']}",
+        **shown_facts(result.facts),
         tiles=[row for row in table.rows if row.key in _TILES],
         pictures=_pictures(result),
-        eval_name=facts["eval_source"],
         metrics=table,
         lifts=[
             {"title": f"Lift of {label}" if several else "Lift", "rows": _lift_rows(scores)}
             for label, scores in result.scores.items()
         ],
-        trials=_trial_rows(facts),
         phases=_phase_rows(result),
-        warnings=[*leak_warnings(*_leaks(facts)), *_slow_cluster(facts)],
-        configuration=_configuration(facts),
-        command=facts["command"],
     )
+
+
+def shown_facts(facts: dict[str, Any]) -> dict[str, Any]:
+    """What the report shows of the facts of a run, the content of its run.json.
+
+    Raises:
+        KeyError, ValueError, TypeError or AttributeError: an entry is missing or damaged.
+    """
+    return {
+        "title": f"{facts['model']} on {facts['data']}",
+        "subtitle": f"{facts['finished']} · twml-ops {facts['versions']['twml_ops']}",
+        "eval_name": facts["eval_source"],
+        "trials": _trial_rows(facts),
+        "warnings": [*leak_warnings(*_leaks(facts)), *_slow_cluster(facts)],
+        "configuration": _configuration(facts),
+        "command": facts["command"],
+    }
 
 
 def _lift_rows(scores: Scores) -> list[dict[str, Any]]:

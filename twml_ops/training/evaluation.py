@@ -24,6 +24,9 @@ from twml_ops.training.sources import LARGE_BATCH_SIZE
 from twml_ops.training.trained_run import TrainedRun
 
 _IMPORTANCE_PREDICTIONS = 1 << 17  # which bounds the time for many features
+_SAMPLE_ROWS, _FEWEST_ROWS = 8192, 128
+# Rows times features, of which each feature is permuted once: the entries that are predicted.
+_IMPORTANCE_ENTRIES = 1 << 30
 
 
 def score_source(
@@ -99,7 +102,8 @@ def importances_of(
 ) -> list[FeatureImportance]:
     """The permutation importance of each feature on a random sample of a data set.
 
-    The sample has at most 8,192 examples, and fewer, but 1,024, for many features.
+    The sample has at most 8,192 examples, and fewer for many features: 1,024 for 128 to 1,024
+    features, 128 for 2,900 and more; see `sample_rows`.
 
     Args:
         model: model that returns probabilities [B, 1]; of several labels a dict of them.
@@ -109,11 +113,28 @@ def importances_of(
         predict: the compiled model, `scoring.predictor`.
     """
     schema = source.schema
-    features = max(1, len(schema.continuous) + len(schema.categorical))
-    rows = max(1024, min(8192, _IMPORTANCE_PREDICTIONS // features))
+    rows = min(sample_rows(schema), max(1024, _IMPORTANCE_PREDICTIONS // _features(schema)))
     with reporter.phase("computing permutation importance"):
         layout = models.layout_of(model)
         return permutation_importance(predict, source, rows, layout=layout, sample_seed=seed)
+
+
+def sample_rows(schema: Schema) -> int:
+    """How many examples permutation importance is computed on, unless the user says so.
+
+    A prediction of n features has n entries of an example, and there is one for each of them.
+
+    Args:
+        schema: the features.
+
+    Returns:
+        8,192; fewer beyond 362 features, whose square the number falls with; at least 128.
+    """
+    return max(_FEWEST_ROWS, min(_SAMPLE_ROWS, _IMPORTANCE_ENTRIES // _features(schema) ** 2))
+
+
+def _features(schema: Schema) -> int:
+    return max(1, len(schema.continuous) + len(schema.categorical))
 
 
 def throughput(examples: int, seconds: float) -> dict[str, float]:
@@ -129,7 +150,7 @@ def explain_features_of(
     trained: TrainedRun,
     data: str | None,
     against: str | None,
-    rows: int,
+    rows: int | None,
     reporter: Reporter = SILENT,
 ) -> Explanation:
     """Analyses the features of a finished run.
@@ -138,7 +159,7 @@ def explain_features_of(
         trained: the run.
         data: SOURCE to analyse; None: the evaluation data of the run.
         against: SOURCE to compare it with, or None.
-        rows: size of the sample for the permutation importance.
+        rows: size of the sample for the permutation importance; None: see `sample_rows`.
         reporter: is told what happens.
 
     Raises:
@@ -147,7 +168,7 @@ def explain_features_of(
     """
     source = trained.source(data)
     other = None if against is None else trained.source(against)
-    seed = trained.facts["seed"]
+    seed = trained.fact("seed", int)
     return explain_sources(trained.model, trained.schema, source, other, rows, seed, reporter)
 
 
@@ -156,7 +177,7 @@ def explain_sources(
     schema: Schema,
     source: Source,
     other: Source | None,
-    rows: int,
+    rows: int | None,
     seed: int,
     reporter: Reporter = SILENT,
 ) -> Explanation:
@@ -167,7 +188,7 @@ def explain_sources(
         schema: its features.
         source: data to analyse.
         other: data to compare them with, or None.
-        rows: size of the sample for the permutation importance.
+        rows: size of the sample for the permutation importance; None: see `sample_rows`.
         seed: seed of the sample.
         reporter: is told what happens.
 
@@ -177,7 +198,8 @@ def explain_sources(
     """
     sources = [source] if other is None else [source, other]
     with original_errors(*sources):
-        sample = take_sample(source, rows, models.layout_of(model), seed)
+        size = sample_rows(schema) if rows is None else rows
+        sample = take_sample(source, size, models.layout_of(model), seed)
         if sample is None:
             raise UserError(f"{source.name}: has no examples")
         ids = frequent_sparse_ids(sample, schema)

@@ -30,6 +30,7 @@ TENSORBOARD = "tensorboard"
 SLOTS = "optimizer"
 OUTPUT_NAME = "probability"  # in exports, whatever the last layer is called
 FILES_KEY = "files"
+MOST_LEVELS = 32  # of a JSON file of a run, which has five
 
 
 def is_run(folder: Path) -> bool:
@@ -63,7 +64,19 @@ def read_json(path: Path) -> dict[str, Any]:
         value = json.loads(path.read_text(encoding="utf-8"))
         if not isinstance(value, dict):
             raise ValueError(f"expected an object, got {type(value).__name__}")
+        _check_depth(value)
     return value
+
+
+def _check_depth(value: Any) -> None:
+    """Raises a `ValueError` for a value that could be read, but not written again."""
+    level = [value]
+    for _ in range(MOST_LEVELS):
+        inside = (v.values() if isinstance(v, dict) else v for v in level)
+        level = [v for values in inside for v in values if isinstance(v, (dict, list))]
+        if not level:
+            return
+    raise ValueError(f"expected at most {MOST_LEVELS} levels of objects and lists, got more")
 
 
 @contextlib.contextmanager

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from types import NoneType, UnionType
+from typing import Any, get_args
 
 import numpy as np
 import tensorflow as tf
@@ -20,6 +21,7 @@ from twml_ops.checkpoint import (
     variables_of,
 )
 from twml_ops.data import Schema, Source, open_source
+from twml_ops.data.errors import one_line, shown
 from twml_ops.training.config import RunConfig
 from twml_ops.training.errors import UserError
 from twml_ops.training.model_options import builder_of, path_of
@@ -37,6 +39,9 @@ CUSTOM = (
     models,
     optimizers,
 )  # importing them registers the classes that a .keras file names
+
+
+_LONGEST = 1000  # characters of an error of Keras, which can have the whole model
 
 
 class TrainedRun:
@@ -74,21 +79,50 @@ class TrainedRun:
             builder_of(self._model)  # registers the classes of a model of the user
         try:
             return tf.keras.models.load_model(str(path), compile=False)
-        except (OSError, ValueError, TypeError) as e:
+        except Exception as e:  # Keras, h5py and zipfile have many
             raise UserError(
-                f"{path}: cannot be read by Keras {_keras.VERSION} (written by {self._keras}): {e}"
+                f"{path}: cannot be read by Keras {_keras.VERSION} (written by {self._keras}): "
+                f"{one_line(e)[:_LONGEST]}"
             ) from e
+
+    def fact(self, name: str, kind: type | UnionType) -> Any:
+        """An entry of run.json.
+
+        Args:
+            name: its name.
+            kind: its type, such as `str | None`.
+
+        Raises:
+            UserError: there is none, or it has another type.
+        """
+        with damage_is_reported(self._folder / RUN_FILE):
+            found = self.facts[name]
+            if not isinstance(found, kind):
+                expected = kind.__name__ if isinstance(kind, type) else str(kind)
+                raise ValueError(f"expected {name} of type {expected}, got {shown(found)}")
+        return found
 
     @property
     def calibration(self) -> dict[str, Any] | None:
         """The entry of run.json about the calibration; None if the run is not calibrated."""
-        found: dict[str, Any] | None = self.facts.get("calibration")
+        found: dict[str, Any] | None = None
+        if "calibration" in self.facts:
+            found = self.fact("calibration", dict | NoneType)
+        if found is not None:
+            with damage_is_reported(self._folder / RUN_FILE):
+                texts = {name: found[name] for name in ("run", "data", "eval")}
+                if not all(isinstance(text, str | NoneType) for text in texts.values()):
+                    raise ValueError(f"expected names of data in calibration, got {shown(texts)}")
         return found
 
     @property
     def holdout(self) -> Holdout:
         """How the evaluation data were held out of the training data."""
         held_out: Holdout = self.facts.get("holdout") or "order"
+        with damage_is_reported(self._folder / RUN_FILE):
+            if held_out not in get_args(Holdout):
+                expected = " or ".join(get_args(Holdout))
+                raise ValueError(f"expected holdout to be {expected}, got {shown(held_out)}")
         return held_out
 
     def source(self, data: str | None) -> Source:
@@ -151,9 +185,8 @@ class TrainedRun:
                 "evaluation data of the run cannot be opened again; expected --data with examples "
                 f"in a file, such as --data csv:FILE or parquet:FILE with the label {labels}"
             )
-        return open_pair(
-            self.facts["data"], self.facts["eval"], like=self.schema, holdout=self.holdout
-        )[1]
+        data, evaluation = self.fact("data", str), self.fact("eval", str | NoneType)
+        return open_pair(data, evaluation, like=self.schema, holdout=self.holdout)[1]
 
 
 class WarmStart:

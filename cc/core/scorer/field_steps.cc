@@ -326,7 +326,7 @@ class FieldEmbeddingStep : public Step {
     double total = 0;
     for (int64_t k = 0; k < n; ++k) {
       const double v = values == nullptr ? 1.0 : values[k];
-      total += combiner_ == Combiner::kSqrtn ? v * v : v;
+      total += combiner_ == Combiner::kSqrtn ? v * v : std::fabs(v);
     }
     return static_cast<float>(combiner_ == Combiner::kSqrtn ? std::sqrt(total) : total);
   }
