@@ -258,27 +258,27 @@ class WorkerBatches:
 
 
 class RandomStates:
-    """Gives the random layers of a model a state that depends on the step and the worker only.
+    """Gives the random layers of a model a state that depends on the step and the batch only.
 
     Args:
         model: The model, whose initial states determine a seed each.
-        worker: The number of the worker.
     """
 
-    def __init__(self, model: tf.keras.Model, worker: int) -> None:
-        own = bytes([worker % 256])
+    def __init__(self, model: tf.keras.Model) -> None:
         self._states = [
-            (state, zlib.crc32(state.numpy().tobytes() + own))
+            (state, state.numpy().tobytes())
             for state in map(tf_variable, _keras.random_states(model))
         ]
 
-    def set(self, number: tf.Tensor) -> None:
+    def set(self, number: tf.Tensor, batch: int) -> None:
         """Sets the states. Used in a graph.
 
         Args:
             number: The run's step, an int64 scalar.
+            batch: The number of the worker, or of the micro-batch in its step.
         """
-        for state, seed in self._states:
+        for state, initial in self._states:
+            seed = zlib.crc32(initial + bytes([batch % 256]))
             words = tf.random.stateless_uniform(
                 state.shape, [seed, number], minval=None, maxval=None, dtype=state.dtype
             )
