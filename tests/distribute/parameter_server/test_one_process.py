@@ -24,7 +24,9 @@ ON_BOTH = (
     "checkpoints_are_the_same_whether_rows_are_in_files_or_in_memory",
     "towers_on_servers_train_as_in_a_single_process",
     "tensorflow_sends_the_same_numbers_where_no_port_can_be_reached",
+    "micro_batches_have_the_same_bits_with_any_workers_servers_and_plan",
 )
+SLOW = ("micro_batches_have_the_same_bits_in_each_plan_with_each_optimizer",)
 
 
 @pytest.fixture(scope="module")
@@ -34,9 +36,15 @@ def child():
 
 
 def test_the_cases_of_both_versions_are_there():
-    assert set(ON_BOTH) <= set(child_test)
+    assert {*ON_BOTH, *SLOW} <= set(child_test)
 
 
-@pytest.mark.parametrize("name", on_both(child_test, *ON_BOTH))
+@pytest.mark.parametrize(
+    "name",
+    [
+        *on_both([name for name in child_test if name not in SLOW], *ON_BOTH),
+        *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW),
+    ],
+)
 def test_one_process(child, name):
     child.request(name)
