@@ -106,13 +106,17 @@ def steps_of_epoch(train: Source, config: RunConfig) -> tuple[int, int]:
 
     workers = len(Cluster.from_environment().workers)
     batches = -(-train.num_examples() // config.fixed_batch_size)
-    if cluster_options(config).mode == "sync":
-        return -(-batches // workers), config.fixed_batch_size * workers
+    options = cluster_options(config)
+    if options.mode == "sync":
+        count = options.batches_of_step(workers)
+        return -(-batches // count), config.fixed_batch_size * count
     return batches, config.fixed_batch_size
 
 
 def with_shared_batch(config: RunConfig, asked: RunConfig, workers: int) -> RunConfig:
     """The configuration with a default batch size divided among synchronous workers, or peers.
+
+    With micro-batches it is divided among these.
 
     The batches of all workers make a step together, which then has the examples of a step of one
     process.
@@ -124,6 +128,7 @@ def with_shared_batch(config: RunConfig, asked: RunConfig, workers: int) -> RunC
     """
     if asked.batch_size is not None or (config.cluster and config.cluster.mode != "sync"):
         return config
+    workers = config.cluster.batches_of_step(workers) if config.cluster else workers
     return dataclasses.replace(config, batch_size=-(-config.fixed_batch_size // workers))
 
 

@@ -100,9 +100,15 @@ def check_divisions(tables: Sequence[RemoteTable]) -> None:
         tables: The tables of the model on servers.
 
     Raises:
-        ValueError: The rows of a table have too many parts, or not a power of two.
+        ValueError: The rows of a table have too many parts, or not a power of two, or its parts
+            have one column, whose products are added in another order.
     """
     for table in tables:
+        if table.division.column_parts == table.shape[1] > 1:
+            raise ValueError(
+                f"micro_batches needs parts of tables with at least two columns, got one column of "
+                f"{table.path} on each server; another partition_axis or plan divides it otherwise"
+            )
         if ROW_CLASSES % table.division.row_parts:
             raise ValueError(
                 f"micro_batches needs tables whose rows are divided into a power of two of parts, "

@@ -55,6 +55,7 @@ class StepGraph:
         queues: The queues of a synchronous run of several workers; None for all other runs.
         bounded: Whether the steps of each worker are counted, since their staleness is bounded.
         exchange_every: Steps between two exchanges with the servers.
+        seeds: The seeds of the random layers, as `RunState.read_seeds` returns them.
         micro_batches: The micro-batches of a step of all workers; None: each worker has one batch.
     """
 
@@ -66,6 +67,7 @@ class StepGraph:
     queues: GradientQueues | None
     bounded: bool
     exchange_every: int
+    seeds: Sequence[int]
     micro_batches: int | None = None
 
     def __post_init__(self) -> None:
@@ -74,7 +76,7 @@ class StepGraph:
         self._stored = StoredProducts(prefix, self.placement.in_process)
         args = self.optimizer, self.cluster, self.state, self.placement, self.micro_batches
         self._updates = Updates(*args)
-        self._random_states = RandomStates(self.model)
+        self._random_states = RandomStates(self.model, self.seeds)
         counted = len(self.cluster.workers) if self.bounded else 0
         with tf.device(self.cluster.own_device):
             self._losses = tf.Variable(

@@ -359,7 +359,7 @@ class HybridTrainer:
         begin = self._fit_until if begin is None else begin
         self._fit_until = max(self._fit_until, steps)
         batches = [
-            WorkerBatches(dataset_fn, context, self._flat_batches) for context in self._contexts()
+            WorkerBatches(dataset_fn, context, self._flat_batches) for context in self.contexts()
         ]
         if self.model is None:
             self.build(batches[0].first().restored())
@@ -407,6 +407,18 @@ class HybridTrainer:
                 self._wait_for_slow_workers(worker_steps)
         seconds = time.perf_counter() - start if own_steps else 0.0
         return FitResult(done, own_steps, losses, seconds)
+
+    def contexts(self) -> list[tf.distribute.InputContext]:
+        """Returns the contexts for which `fit` calls its function, in the order of the calls.
+
+        Returns:
+            One context; with `micro_batches` one for each micro-batch of this worker.
+        """
+        workers = len(self.cluster.workers)
+        count = self._micro_batches or workers
+        own = count // workers
+        first = self.cluster.index * own
+        return [tf.distribute.InputContext(count, first + i, count) for i in range(own)]
 
     def steps_done(self) -> int:
         """Reads the step of the run, of all workers together; after `build`.
@@ -649,6 +661,7 @@ class HybridTrainer:
             self._queues,
             bounded=self.max_staleness is not None,
             exchange_every=self._exchange_every,
+            seeds=self._call("reading seeds", self.state.read_seeds),
             micro_batches=self._micro_batches,
         )
         self._create_functions()
@@ -679,14 +692,6 @@ class HybridTrainer:
         self._train = StepCalls(self._graph.train)
         self._prefetch = tf.function(self._graph.prefetch, reduce_retracing=True, autograph=False)
         self._forward = tf.function(self._graph.forward, reduce_retracing=True, autograph=False)
-
-    def _contexts(self) -> list[tf.distribute.InputContext]:
-        """Returns the context of each dataset of which this worker takes batches."""
-        workers = len(self.cluster.workers)
-        count = self._micro_batches or workers
-        own = count // workers
-        first = self.cluster.index * own
-        return [tf.distribute.InputContext(count, first + i, count) for i in range(own)]
 
     def _seek(self, batches: Sequence[WorkerBatches], steps: int) -> None:
         """Goes to the batches that follow after `steps` steps of the run."""
