@@ -67,10 +67,13 @@ class ClusterOptions:
     timeout: float = 300.0
 
     def batches_of_step(self, workers: int) -> int:
-        """The batches of a synchronous step.
+        """The number of batches of a synchronous step.
 
         Args:
             workers: number of workers.
+
+        Returns:
+            `micro_batches`, or one for each worker.
         """
         return self.micro_batches or workers
 

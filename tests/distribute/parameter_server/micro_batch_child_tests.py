@@ -1,5 +1,6 @@
 """Synchronous steps of micro-batches have the same bits with any workers, servers and plan."""
 
+import tempfile
 import threading
 from functools import partial
 
@@ -83,9 +84,9 @@ def micro_batches(context):
     return found
 
 
-def trained(plan, servers, workers, dense="adam"):
+def trained(plan, servers, workers, dense="adam", steps=3, **options):
     """All weights and slots after steps of several workers, each in a thread of this process."""
-    options = {"name": f"micro{next(_names)}", "micro_batches": MICRO_BATCHES}
+    options |= {"name": f"micro{next(_names)}", "micro_batches": MICRO_BATCHES}
     places = ((way, i % servers) for i, way in enumerate(plan))
     options["plan"] = plan_of(servers, *places)
     members = [
@@ -100,7 +101,7 @@ def trained(plan, servers, workers, dense="adam"):
     ]
     for member in members:
         member.build(micro_batches(tf.distribute.InputContext())[0])
-    threads = [threading.Thread(target=each.fit, args=(micro_batches, 3)) for each in members]
+    threads = [threading.Thread(target=each.fit, args=(micro_batches, steps)) for each in members]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -131,11 +132,20 @@ def micro_batches_have_the_same_bits_with_any_workers_servers_and_plan():
 
 @child_test
 def micro_batches_have_the_same_bits_in_each_plan_with_each_optimizer():
-    for dense in OPTIMIZERS:
+    clusters = ((2, 1), (1, 2), (4, 4), (2, 2))
+    for i, dense in enumerate(OPTIMIZERS):
         want = on_one_server(dense)
-        for first in range(len(WAYS)):
-            for servers, workers in ((2, 1), (1, 2), (4, 4)):
-                same(want, trained(rotated(first), servers, workers, dense))
+        for first, (servers, workers) in enumerate((*clusters[i:], *clusters[:i])):
+            same(want, trained(rotated(first), servers, workers, dense))
+
+
+@child_test
+def a_checkpoint_of_micro_batches_is_continued_by_another_cluster_with_the_same_bits():
+    with tempfile.TemporaryDirectory() as folder:
+        options = {"checkpoint_dir": folder}
+        trained(["row", "column", "replicated"], 2, 2, steps=1, **options)
+        found = trained(["column", "table", "replicated"], 4, 1, steps=3, **options)
+    same(on_one_server(), found)
 
 
 @child_test

@@ -103,7 +103,7 @@ def test_products_do_not_depend_on_the_parts_of_the_rows(binary):
         ({"micro_batches": 0}, "power of two .* got 0 with"),
         ({"micro_batches": 2, "workers": 4}, "multiple of the number of workers, got 2 with 4"),
         ({"workers": 3, "micro_batches": 4}, "got 4 with 3 workers"),
-        ({"mode": "async"}, 'needs mode="sync", got \'async\''),
+        ({"mode": "async"}, "needs mode=\"sync\", got 'async'"),
         ({"pipeline": True}, "needs pipeline=False"),
         ({"exchange_every": 2}, "needs exchange_every=1, got 2"),
         ({"wire": WireTypes(tf.float32, tf.int8)}, 'gradient_wire_dtype "float32", got int8'),

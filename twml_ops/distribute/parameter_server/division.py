@@ -68,9 +68,7 @@ class Division:
             whole = whole[(self.row_part(part) - begin) % self.row_parts :: self.row_parts]
         return self.columns_by_part(whole)[part] if rank > 1 else whole
 
-    def join(
-        self, by_part: Sequence[Any], add: Callable[[Sequence[Any]], Any] = tf.add_n
-    ) -> Any:
+    def join(self, by_part: Sequence[Any], add: Callable[[Sequence[Any]], Any] = tf.add_n) -> Any:
         """Returns the product with a table, [B, D], from the products with its parts.
 
         Args:

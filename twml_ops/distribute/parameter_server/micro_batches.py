@@ -138,7 +138,7 @@ def check_micro_batch(changed: Sequence[SharedVariable], products: Sequence[Tabl
         if product.values_gradient is not None:
             raise ValueError(
                 "micro_batches needs a model without trained layers in front of a table, got one "
-                f"in front of {product.table.path}: the gradients of values are added by the servers"
+                f"in front of {product.table.path}: servers add the gradients of values"
             )
 
 
@@ -181,13 +181,12 @@ def weighted_tree_sum(gradients: Sequence[Any], sizes: tf.Tensor) -> Any:
     Returns:
         The sum of `tree_sum`.
     """
-    weights = tf.unstack(sizes, len(gradients))
-    return tree_sum(
-        [
-            map_values(sum_duplicates(g), lambda t, n=n: t * tf.cast(n, t.dtype))
-            for g, n in zip(gradients, weights, strict=True)
-        ]
-    )
+    counts = tf.unstack(sizes, len(gradients))
+    return tree_sum([_times(g, n) for g, n in zip(gradients, counts, strict=True)])
+
+
+def _times(gradient: Any, count: tf.Tensor) -> Any:
+    return map_values(sum_duplicates(gradient), lambda t: t * tf.cast(count, t.dtype))
 
 
 def divided(total: Any, examples: tf.Tensor) -> Any:
@@ -199,7 +198,8 @@ def dense_sums(by_batch: Sequence[Sequence[Any]], sizes: tf.Tensor) -> list[Any]
     """Adds the dense gradients of the micro-batches of a worker.
 
     Args:
-        by_batch: For each micro-batch, the gradients of all dense weights; None where there is none.
+        by_batch: For each micro-batch, the gradients of all dense weights; None where there is
+            none.
         sizes: int64 [micro-batches], the examples of each.
 
     Returns:

@@ -234,9 +234,11 @@ class StepGraph:
             self._updates.update(used, by_server, gradients, changes)
             return loss, self._count_step(number), self._count_own_step()
         num_rows = tf.cast(num_examples(y), tf.float32)
-        return loss, self._update_together(
-            number, used, by_server, gradients, num_rows, states, after
-        ), not_counted
+        return (
+            loss,
+            self._update_together(number, used, by_server, gradients, num_rows, states, after),
+            not_counted,
+        )
 
     def _train_micro_batches(
         self, number: tf.Tensor, group: Sequence[Batch], values: SharedValues | None

@@ -24,10 +24,12 @@ from twml_ops.checkpoint import CheckpointError
 from twml_ops.distribute.parameter_server import (
     checkpoint,
     encoding,
-    micro_batches as micro,
     modules,
     restore,
     transport,
+)
+from twml_ops.distribute.parameter_server import (
+    micro_batches as micro,
 )
 from twml_ops.distribute.parameter_server.clipping import clips_by_norm
 from twml_ops.distribute.parameter_server.cluster import Cluster, ClusterError
@@ -151,12 +153,13 @@ class HybridTrainer:
             optimizers that clip by norm.
         micro_batches: In the mode "sync", the number of micro-batches of a step of all workers, M:
             a power of two that is a multiple of the number of workers, W. Each worker computes
-            M / W consecutive micro-batches, and gradients are added in a binary tree over the
-            numbers of the micro-batches, and products over classes of rows, so that the bits of all
-            weights and slots depend neither on W nor on the servers and the plan. Not available with `pipeline`, `exchange_every` > 1, types of messages other than
-            "float32", optimizers that clip by norm, nor for models with trained layers in front of
-            a table, tables behind a table, states that batches change, `DynamicSparseLinear` or
-            towers. None: each worker has one batch, and the bits depend on W.
+            M / W consecutive micro-batches. Gradients are added in a binary tree over the numbers
+            of the micro-batches, and products over classes of rows, so that the bits of all weights
+            and slots depend neither on W nor on the servers and the plan. Not available with
+            `pipeline`, `exchange_every` > 1, types of messages other than "float32", optimizers
+            that clip by norm, nor for models with trained layers in front of a table, tables behind
+            a table, states that batches change, `DynamicSparseLinear` or towers. None: each worker
+            has one batch, and the bits depend on W.
         steps_per_execution: Steps of a call of TensorFlow, a multiple of `exchange_every`; None:
             `exchange_every`. With 8 or more, the CPU time of a call is small beside that of its
             steps. The graph has so many copies of a step, and tracing it takes so many times
