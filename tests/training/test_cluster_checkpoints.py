@@ -212,3 +212,11 @@ def test_a_plan_needs_a_model_and_a_file_that_is_one(tmp_path):
     check("dcn")
     with pytest.raises(UserError, match="name it with --model"):
         check(DEFAULT)
+
+
+def test_micro_batches_need_synchronous_workers():
+    for mode in ("async", "hogwild"):
+        options = ClusterOptions(mode=mode, micro_batches=4)
+        with pytest.raises(UserError, match=f"--micro-batches: needs --mode sync, got {mode}"):
+            check_cluster(RunConfig("a.csv", cluster=options))
+    check_cluster(RunConfig("a.csv", cluster=ClusterOptions(mode="sync", micro_batches=4)))

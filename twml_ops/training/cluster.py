@@ -34,8 +34,8 @@ def check_cluster(config: RunConfig, *, peers: bool = False) -> None:
     Raises:
         UserError: peers are to choose the model, checkpoints of servers are to be quantized, the
             slots of several models are to be saved, tables are to be in files of peers or updated
-            there without locks, or a plan is to divide the tables of several models, or cannot be
-            read.
+            there without locks, asynchronous steps are to have micro-batches, or a plan is to
+            divide the tables of several models, or cannot be read.
     """
     if peers and config.model == AUTO:
         raise UserError("--model auto: peers train one model; choose it in one process")
@@ -47,6 +47,8 @@ def check_cluster(config: RunConfig, *, peers: bool = False) -> None:
         check_slots(config)
         check_storage(config)
         _check_plan(config)
+        if config.cluster and config.cluster.micro_batches and config.cluster.mode != "sync":
+            raise UserError(f"--micro-batches: needs --mode sync, got {config.cluster.mode}")
     elif config.storage is not None:
         raise UserError("--storage: peers need tables in memory")
 
