@@ -29,6 +29,7 @@ from tests.distribute.parameter_server.trainers import (
 )
 from twml_ops import layers, optimizers
 from twml_ops.distribute.parameter_server.state import optimizer_of
+from twml_ops.placement import Tiered
 
 MICRO_BATCHES = 4
 OPTIMIZERS = ("sgd", "adagrad", "adam")
@@ -141,9 +142,11 @@ def micro_batches_have_the_same_bits_in_each_plan_with_each_optimizer():
 
 @child_test
 def a_checkpoint_of_micro_batches_is_continued_by_another_cluster_with_the_same_bits():
+    """The other cluster also has the rows of tables in files."""
     with tempfile.TemporaryDirectory() as folder:
         options = {"checkpoint_dir": folder}
         trained(["row", "column", "replicated"], 2, 2, steps=1, **options)
+        options["storage"] = Tiered(f"{folder}/rows", 64)
         found = trained(["column", "table", "replicated"], 4, 1, steps=3, **options)
     same(on_one_server(), found)
 

@@ -24,7 +24,6 @@ ON_BOTH = (
     "checkpoints_are_the_same_whether_rows_are_in_files_or_in_memory",
     "towers_on_servers_train_as_in_a_single_process",
     "tensorflow_sends_the_same_numbers_where_no_port_can_be_reached",
-    "micro_batches_have_the_same_bits_with_any_workers_servers_and_plan",
 )
 SLOW = (
     "micro_batches_have_the_same_bits_in_each_plan_with_each_optimizer",

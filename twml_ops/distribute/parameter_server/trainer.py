@@ -19,7 +19,7 @@ from typing import Any, Literal
 
 import tensorflow as tf
 
-from twml_ops import placement
+from twml_ops import _keras, placement
 from twml_ops.checkpoint import CheckpointError
 from twml_ops.distribute.parameter_server import (
     checkpoint,
@@ -609,6 +609,8 @@ class HybridTrainer:
             self._table_plan.replicates,
             self._micro_batches is not None,
         )
+        if self._micro_batches is not None:  # each has the same random numbers in every worker
+            _keras.keep_random_state_in_variables()
         with placement.placement_scope(self.placement):
             model = self._builder()
             self.placement.forget_calls()
