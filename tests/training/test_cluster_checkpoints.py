@@ -252,3 +252,11 @@ def test_a_process_that_is_to_be_started_again_keeps_the_stages(tmp_path, start)
     with pytest.raises(SystemExit), saved.kept_if_begun():
         raise SystemExit(75)
     assert stages_dir(tmp_path / "run", Cluster.from_environment().start_id).is_dir()
+
+
+def test_micro_batches_need_synchronous_workers():
+    for mode in ("async", "hogwild"):
+        options = ClusterOptions(mode=mode, micro_batches=4)
+        with pytest.raises(UserError, match=f"--micro-batches: needs --mode sync, got {mode}"):
+            check_cluster(RunConfig("a.csv", cluster=options))
+    check_cluster(RunConfig("a.csv", cluster=ClusterOptions(mode="sync", micro_batches=4)))

@@ -407,3 +407,26 @@ def test_a_cluster_whose_processes_are_killed_still_writes_its_run(mode, tmp_pat
     assert len(facts["model_choice"]["trials"]) == 2
     assert json.loads((out / "metrics.json").read_text())["auc"] > 0.7
     assert not out.with_name("run.checkpoints").exists()
+
+
+@pytest.mark.slow
+def test_micro_batches_train_the_same_bits_in_each_cluster(tmp_path):
+    """Also where the chief adapts the model and averages weights; the model has dropout."""
+    write_clicks(tmp_path / "x.csv")
+    options = ["--data", f"csv:{tmp_path / 'x.csv'}", "--mode", "sync", "--micro-batches", "4"]
+    options += ["--model", "dcn", "--set", "trees=false", "--epochs", "2"]
+    found = []
+    for servers, workers in ((1, 1), (2, 2)):
+        out = tmp_path / f"{servers}-{workers}"
+        command = ["launch", "--ps", str(servers), "--workers", str(workers), "--", "train"]
+        done = forked.run(
+            ["-m", "twml_ops.cli", *command, *options, "--out", str(out)],
+            capture_output=True,
+            text=True,
+        )
+        assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+        found.append(TrainedRun(out).model.get_weights())
+        metrics = json.loads((out / "metrics.json").read_text())
+        found[-1].append(np.asarray(metrics["log_loss"]))
+    for one, two in zip(*found, strict=True):
+        np.testing.assert_array_equal(one, two)

@@ -278,6 +278,15 @@ def train(
             "more, servers need less CPU time and products are older. Not with --mode sync.",
         ),
     ] = ClusterOptions.exchange_every,
+    micro_batches: Annotated[
+        int | None,
+        _cluster(
+            min=1,
+            help="With --mode sync, batches of a step, a power of two and a multiple of the number "
+            "of workers: the weights then depend neither on the number of workers nor on the "
+            "servers and the plan. --batch-size is the size of one of them.",
+        ),
+    ] = ClusterOptions.micro_batches,
     steps_per_execution: Annotated[
         int,
         _cluster(

@@ -34,8 +34,8 @@ def check_cluster(config: RunConfig, *, peers: bool = False) -> None:
     Raises:
         UserError: peers are to choose the model, checkpoints of servers are to be quantized, the
             slots of several models are to be saved, tables are to be in files of peers or updated
-            there without locks, or a plan is to divide the tables of several models, or cannot be
-            read.
+            there without locks, asynchronous steps are to have micro-batches, or a plan is to
+            divide the tables of several models, or cannot be read.
     """
     if peers and config.model == AUTO:
         raise UserError("--model auto: peers train one model; choose it in one process")
@@ -47,6 +47,8 @@ def check_cluster(config: RunConfig, *, peers: bool = False) -> None:
         check_slots(config)
         check_storage(config)
         _check_plan(config)
+        if config.cluster and config.cluster.micro_batches and config.cluster.mode != "sync":
+            raise UserError(f"--micro-batches: needs --mode sync, got {config.cluster.mode}")
     elif config.storage is not None:
         raise UserError("--storage: peers need tables in memory")
 
@@ -106,13 +108,17 @@ def steps_of_epoch(train: Source, config: RunConfig) -> tuple[int, int]:
 
     workers = len(Cluster.from_environment().workers)
     batches = -(-train.num_examples() // config.fixed_batch_size)
-    if cluster_options(config).mode == "sync":
-        return -(-batches // workers), config.fixed_batch_size * workers
+    options = cluster_options(config)
+    if options.mode == "sync":
+        count = options.batches_of_step(workers)
+        return -(-batches // count), config.fixed_batch_size * count
     return batches, config.fixed_batch_size
 
 
 def with_shared_batch(config: RunConfig, asked: RunConfig, workers: int) -> RunConfig:
     """The configuration with a default batch size divided among synchronous workers, or peers.
+
+    With micro-batches it is divided among these.
 
     The batches of all workers make a step together, which then has the examples of a step of one
     process.
@@ -124,6 +130,7 @@ def with_shared_batch(config: RunConfig, asked: RunConfig, workers: int) -> RunC
     """
     if asked.batch_size is not None or (config.cluster and config.cluster.mode != "sync"):
         return config
+    workers = config.cluster.batches_of_step(workers) if config.cluster else workers
     return dataclasses.replace(config, batch_size=-(-config.fixed_batch_size // workers))
 
 

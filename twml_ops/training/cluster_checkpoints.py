@@ -41,6 +41,8 @@ def cluster_facts(config: RunConfig, start: str | None = None) -> dict[str, Any]
     facts = {name: value for name, value in fields.items() if name not in _MAY_DIFFER}
     if options is not None:  # peers have none
         facts |= {name: options[name] for name in _OF_CLUSTER}
+        if options["micro_batches"] is not None:  # checkpoints of earlier versions have none
+            facts["micro_batches"] = options["micro_batches"]
     facts[START] = _start_id() if start is None else start
     found: dict[str, Any] = json.loads(json.dumps(facts))
     return found

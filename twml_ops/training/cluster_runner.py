@@ -247,8 +247,7 @@ class ClusterRunner:
     ) -> OnStep:
         """A function that compares the speed of the cluster with that of one process."""
         config = self._config
-        workers = len(self._stages.cluster.workers)
-        context = tf.distribute.InputContext(workers, 0, workers)
+        context = training.trainer.contexts()[0]
 
         def measure() -> float:
             assert config.learning_rate is not None

@@ -45,6 +45,8 @@ class ClusterOptions:
         wire_dtype: data type of products in messages.
         gradient_wire_dtype: data type of the gradients of products; None: `wire_dtype`.
         exchange_every: steps of a worker between two exchanges with the servers.
+        micro_batches: micro-batches of a synchronous step, with which the weights do not depend on
+            the number of workers; None: each worker has one batch.
         steps_per_execution: steps of a call of TensorFlow, rounded up to a multiple of
             `exchange_every`. More need less CPU time a step and more time before the first step.
         checkpoint_every: steps between two checkpoints.
@@ -58,10 +60,22 @@ class ClusterOptions:
     wire_dtype: Literal["float32", "bfloat16", "float16", "int8"] = "float32"
     gradient_wire_dtype: Literal["float32", "bfloat16", "float16", "int8"] | None = None
     exchange_every: int = 1
+    micro_batches: int | None = None
     steps_per_execution: int = 4
     checkpoint_every: int = 1000
     checkpoint_keep: int = 2
     timeout: float = 300.0
+
+    def batches_of_step(self, workers: int) -> int:
+        """The number of batches of a synchronous step.
+
+        Args:
+            workers: number of workers.
+
+        Returns:
+            `micro_batches`, or one for each worker.
+        """
+        return self.micro_batches or workers
 
     def trainer_arguments(self) -> dict[str, Any]:
         """The options as the trainer takes them.

@@ -111,7 +111,7 @@ class StageTraining:
         self.build = JoinedModel(model, self.labels)
         self.steps, self.step_examples = steps_of_epoch(train, config)
         self.epochs = stage.epochs
-        self._data: WorkerData | None = None
+        self._data: dict[int, WorkerData] = {}  # by the number of the worker or micro-batch
         self._facts = {
             **cluster_facts(stages.asked),
             "stage": number,
@@ -172,7 +172,7 @@ class StageTraining:
             manager.remove_all()
 
     def dataset(self, context: tf.distribute.InputContext, first_batch: int) -> tf.data.Dataset:
-        """The batches of a worker, from one of all its batches on."""
+        """The batches of a worker, or of a micro-batch, from one of all its batches on."""
         config = self._stage.config
 
         def batches(part: Source, position: InputPosition) -> tf.data.Dataset:
@@ -185,11 +185,11 @@ class StageTraining:
             )
             return weighted(joined(dataset, self.labels), config.positive_weight)
 
-        if self._data is None:
-            index, count = context.input_pipeline_id, context.num_input_pipelines
-            self._data = worker_data(self._source, index, count)
+        index, count = context.input_pipeline_id, context.num_input_pipelines
+        if index not in self._data:
+            self._data[index] = worker_data(self._source, index, count)
         return worker_batches(
-            self._data,
+            self._data[index],
             batches,
             seed=config.seed,
             batch_size=config.fixed_batch_size,
@@ -199,8 +199,7 @@ class StageTraining:
     def joined(self) -> HybridTrainer:
         """The trainer, after it has joined the run, whose values are on the servers."""
         if self.trainer.model is None:
-            context = tf.distribute.InputContext(len(self._cluster.workers), self._cluster.index)
-            batch = next(iter(self.dataset(context, 0)))
+            batch = next(iter(self.dataset(self.trainer.contexts()[0], 0)))
             self.trainer.build(batch)
         return self.trainer
 
@@ -222,15 +221,15 @@ class StageTraining:
         Args:
             epochs: the number of epochs that were trained.
         """
-        data = self._data
-        if data is None:
+        if not self._data:
             return
+        (data, *_), worker = self._data.values(), (self._cluster.index, len(self._cluster.workers))
         history = History(
             parsed_bytes=self._source.parsed_bytes, data_bytes=self._source.num_bytes()
         )
         self._stages.reporter.parsed(
             history,
-            (data.index, data.count),
+            worker,
             is_whole=data.is_whole,
             is_chief=self._cluster.is_chief,
         )

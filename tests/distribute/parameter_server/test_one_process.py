@@ -26,6 +26,10 @@ ON_BOTH = (
     "towers_on_servers_train_as_in_a_single_process",
     "tensorflow_sends_the_same_numbers_where_no_port_can_be_reached",
 )
+SLOW = (
+    "micro_batches_have_the_same_bits_in_each_plan_with_each_optimizer",
+    "a_checkpoint_of_micro_batches_is_continued_by_another_cluster_with_the_same_bits",
+)
 
 
 @pytest.fixture(scope="module")
@@ -35,9 +39,15 @@ def child():
 
 
 def test_the_cases_of_both_versions_are_there():
-    assert set(ON_BOTH) <= set(child_test)
+    assert {*ON_BOTH, *SLOW} <= set(child_test)
 
 
-@pytest.mark.parametrize("name", on_both(child_test, *ON_BOTH))
+@pytest.mark.parametrize(
+    "name",
+    [
+        *on_both([name for name in child_test if name not in SLOW], *ON_BOTH),
+        *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW),
+    ],
+)
 def test_one_process(child, name):
     child.request(name)

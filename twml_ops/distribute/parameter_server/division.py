@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -68,10 +68,15 @@ class Division:
             whole = whole[(self.row_part(part) - begin) % self.row_parts :: self.row_parts]
         return self.columns_by_part(whole)[part] if rank > 1 else whole
 
-    def join(self, by_part: Sequence[Any]) -> Any:
-        """Returns the product with a table, [B, D], from the products with its parts."""
+    def join(self, by_part: Sequence[Any], add: Callable[[Sequence[Any]], Any] = tf.add_n) -> Any:
+        """Returns the product with a table, [B, D], from the products with its parts.
+
+        Args:
+            by_part: The products with the parts.
+            add: Adds the products of the parts of the rows.
+        """
         groups = self._by_columns(by_part)
-        products = [tf.add_n(group) if len(group) > 1 else group[0] for group in groups]
+        products = [add(group) if len(group) > 1 else group[0] for group in groups]
         return products[0] if len(products) == 1 else tf.concat(products, axis=1)
 
     def merge(self, parts: Sequence[tf.Tensor], shape: Sequence[Any], begin: int = 0) -> tf.Tensor:

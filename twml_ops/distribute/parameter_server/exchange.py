@@ -17,12 +17,13 @@ they get to the other process.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import tensorflow as tf
 
 from twml_ops import ops
-from twml_ops.distribute.parameter_server import encoding
+from twml_ops.distribute.parameter_server import encoding, row_classes
 from twml_ops.distribute.parameter_server.products import DeferredTensor, TableProduct, depends_on
 from twml_ops.distribute.parameter_server.tables import RemoteVariable
 from twml_ops.distribute.parameter_server.transport import Link
@@ -38,6 +39,7 @@ class Exchange:
         in_process: Whether the tables are in this process, so that nothing is sent.
         values: Values that the servers send with the products, unless they are determined before;
             None: there are none.
+        in_classes: Whether products are added in classes of rows; see `row_classes`.
 
     Attributes:
         products: The products.
@@ -50,7 +52,9 @@ class Exchange:
         deduplicate: bool,
         in_process: bool,
         values: SharedValues | None = None,
+        in_classes: bool = False,
     ) -> None:
+        self._in_classes = in_classes
         self._links, self._wire = links, wire
         self._deduplicate, self._in_process = deduplicate, in_process
         self._values = values
@@ -90,7 +94,8 @@ class Exchange:
             self._values.determine(received)
         return [
             product.table.division.join(
-                [found[product, i] for i in range(len(product.table.shards))]
+                [found[product, i] for i in range(len(product.table.shards))],
+                row_classes.add_halves if self._in_classes else tf.add_n,
             )
             for product in self.products
         ]
@@ -165,7 +170,16 @@ class Exchange:
         products = []
         with tf.device(self._links[p].server):
             for each, i in on_server:
-                product = each.table.shards[i].multiply(each.shard_entries[i], each.binary)
+                shard, binary = each.table.shards[i], each.binary
+                product = row_classes.multiply(
+                    partial(shard.multiply, binary=binary),
+                    each.shard_entries[i],
+                    binary,
+                    shard.shape[1],
+                    row_classes.ROW_CLASSES // each.table.division.row_parts
+                    if self._in_classes
+                    else 1,
+                )
                 output = each.output_on_server(product)
                 products += encoding.encode_rows(output, self._wire.products)
         tensors = [*products, *([] if self._values is None else self._values.of_server(p))]

@@ -26,7 +26,7 @@ import os
 import sys
 import threading
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -258,27 +258,26 @@ class WorkerBatches:
 
 
 class RandomStates:
-    """Gives the random layers of a model a state that depends on the step and the worker only.
+    """Gives the random layers of a model a state that depends on the step and the batch only.
 
     Args:
-        model: The model, whose initial states determine a seed each.
-        worker: The number of the worker.
+        model: The model.
+        seeds: What `RunState.read_seeds` has returned.
     """
 
-    def __init__(self, model: tf.keras.Model, worker: int) -> None:
-        own = bytes([worker % 256])
-        self._states = [
-            (state, zlib.crc32(state.numpy().tobytes() + own))
-            for state in map(tf_variable, _keras.random_states(model))
-        ]
+    def __init__(self, model: tf.keras.Model, seeds: Sequence[int]) -> None:
+        states = map(tf_variable, _keras.random_states(model))
+        self._states = list(zip(states, seeds, strict=True))
 
-    def set(self, number: tf.Tensor) -> None:
+    def set(self, number: tf.Tensor, batch: int) -> None:
         """Sets the states. Used in a graph.
 
         Args:
             number: The run's step, an int64 scalar.
+            batch: The number of the worker, or of the micro-batch in its step.
         """
-        for state, seed in self._states:
+        for state, of_layer in self._states:
+            seed = zlib.crc32(bytes([batch % 256]), of_layer)
             words = tf.random.stateless_uniform(
                 state.shape, [seed, number], minval=None, maxval=None, dtype=state.dtype
             )

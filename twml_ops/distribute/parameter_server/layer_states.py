@@ -100,7 +100,7 @@ class LayerStates:
 
         Called after each call of the model.
         """
-        self._seen.append([tf_variable(s.local).read_value() for s in self._changed()])
+        self._seen.append([tf_variable(s.local).read_value() for s in self.changed()])
         return self._seen[-1]
 
     def join(
@@ -113,7 +113,7 @@ class LayerStates:
             shares: The share of each worker in the examples of the step, float32 scalars.
         """
         found = []
-        for i, shared in enumerate(self._changed()):
+        for i, shared in enumerate(self.changed()):
             before, after = self._values.value_of(shared.remote), [s[i] for s in by_worker]
             norm = self._norm_of(shared)
             joined = (
@@ -127,7 +127,7 @@ class LayerStates:
     def changes(self) -> list[StateChange]:
         """Returns what the batches of an asynchronous worker add to the states."""
         found = []
-        for i, shared in enumerate(self._changed()):
+        for i, shared in enumerate(self.changed()):
             states = [self._values.value_of(shared.remote), *(s[i] for s in self._seen)]
             norm = self._norm_of(shared)
             if norm is None:
@@ -141,7 +141,8 @@ class LayerStates:
     def _norm_of(self, shared: SharedVariable) -> Any:
         return self._norms.get(id(tf_variable(shared.local)))
 
-    def _changed(self) -> list[SharedVariable]:
+    def changed(self) -> list[SharedVariable]:
+        """Returns the states that the calls of the model so far change."""
         pairs = zip(self._states, self._handles, strict=True)
         return [s for s, handle in pairs if not reads_only(handle, self._ops_before)]
 

@@ -24,6 +24,7 @@ from twml_ops.distribute.parameter_server.products import (
     TableProduct,
     join_products,
 )
+from twml_ops.distribute.parameter_server.row_classes import REPLICATED_IN_CLASSES
 from twml_ops.distribute.parameter_server.tables import RemoteTable
 from twml_ops.distribute.parameter_server.transport import Link, without_sessions
 from twml_ops.placement.entries import CsrEntries
@@ -59,6 +60,7 @@ class ParameterServerPlacement(placement.Placement):
         replicates: (number, "layer/weight", rows) -> whether a table is an ordinary dense weight,
             of which all workers have a copy, and not on the servers. The number counts the tables
             in the order in which layers create them. None: no table is.
+        in_classes: Whether products are added in classes of rows; see `row_classes`.
 
     Attributes:
         tables: The tables on servers, in the order in which layers have created them.
@@ -80,6 +82,7 @@ class ParameterServerPlacement(placement.Placement):
         wire: encoding.WireTypes,
         deduplicate: bool,
         replicates: Callable[[int, str, int], bool] | None = None,
+        in_classes: bool = False,
     ) -> None:
         self.prefix = prefix
         self.links = list(links)
@@ -92,7 +95,7 @@ class ParameterServerPlacement(placement.Placement):
         self.exchanges: list[Exchange] = []
         self.turns: Turns | None = None
         self.in_process = len(links) == 1 and links[0].server.startswith("/job:localhost")
-        self._replicates = replicates
+        self._replicates, self._in_classes = replicates, in_classes
         self._tape: Any = None
         self._graph: Any = None  # in which products are recorded
         self._recorded: list[TableProduct] | None = None
@@ -114,7 +117,10 @@ class ParameterServerPlacement(placement.Placement):
         self.paths.append(name)
         may_be_copied = not self.lookups  # else it may have the rows of a lookup
         if may_be_copied and self._replicates and self._replicates(number, name, shape[0]):
-            return super().create(add, shape, initializer, name, dtype)
+            table = super().create(add, shape, initializer, name, dtype)
+            if self._in_classes:
+                placement.set_placement(table, REPLICATED_IN_CLASSES)
+            return table
         with warnings.catch_warnings():  # Keras 2 warns of an initializer that is called twice
             warnings.simplefilter("ignore")
             initializer((1, 1))  # draws its seed in the order in which layers are built
@@ -218,7 +224,8 @@ class ParameterServerPlacement(placement.Placement):
             links: The way to each server; None: `links`, as in the graph of a step.
         """
         links = self.links if links is None else links
-        exchange = Exchange(links, self.wire, self.deduplicate, self.in_process, values)
+        options = self.wire, self.deduplicate, self.in_process, values, self._in_classes
+        exchange = Exchange(links, *options)
         exchange.products += products
         return exchange
 
@@ -324,8 +331,8 @@ class ParameterServerPlacement(placement.Placement):
         if self.exchanges[-1].is_needed_for(tensors):
             if self._group is not None:
                 raise ValueError(
-                    "exchange_every > 1 needs a model in which no table is behind another one, got "
-                    f"entries of {path} that depend on products with other tables"
+                    "exchange_every > 1 and micro_batches need a model in which no table is behind "
+                    f"another one, got entries of {path} that depend on products with other tables"
                 )
             self.exchanges[-1].determine_products()
             self.exchanges.append(self._new_exchange())

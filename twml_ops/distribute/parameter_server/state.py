@@ -8,11 +8,13 @@ update has begun and not ended, and which workers have finished. `failures` uses
 from __future__ import annotations
 
 import time
+import zlib
 from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
 
+from twml_ops import _keras
 from twml_ops.distribute.parameter_server.cluster import Cluster, ClusterError
 from twml_ops.distribute.parameter_server.division import Division, divide
 from twml_ops.distribute.parameter_server.dynamic_rows import RemoteLookup
@@ -173,7 +175,18 @@ class RunState:
             ]
             for what in ("finished", "reached")
         )
+<<<<<<< HEAD
         self._layout = RemoteVariable(f"{prefix}/layout", [None, 4], tf.int64, self.devices[0])
+=======
+        self._layout = RemoteVariable(
+            f"{prefix}/layout", [len(self.tables), 3], tf.int64, self.devices[0]
+        )
+        states = map(tf_variable, _keras.random_states(model))
+        self._own_seeds = [zlib.crc32(state.numpy().tobytes()) for state in states]
+        self._seeds = RemoteVariable(
+            f"{prefix}/seeds", [len(self._own_seeds)], tf.int64, self.devices[0]
+        )
+>>>>>>> micro
         self.markers = [RemoteVariable(f"{prefix}/marker", [], tf.int64, d) for d in self.devices]
         self.trained = list(model.trainable_variables)
         self.shared_variables: list[SharedVariable] = []
@@ -272,7 +285,7 @@ class RunState:
             v for t in self.tables for v in (*t.shards, *(v for slots in t.slots for v in slots))
         ]
         single = [self.step, self.generation, self.updating, self.worker_steps, self.joined]
-        single += [self._layout, self.snapshots, *self._finished, *self._reached]
+        single += [self._layout, self._seeds, self.snapshots, *self._finished, *self._reached]
         lookups = [v for each in self.lookups for v in each.all_variables()]
         return [*self.markers, *self.worker_token.variables, *single, *shared, *tables, *lookups]
 
@@ -345,12 +358,30 @@ class RunState:
             part.exists()  # waits for the server
 
     def write_layout(self) -> None:
+<<<<<<< HEAD
         """Tells the other workers the tables, how they are divided, and whether in files."""
         rows = []
         for t in self.tables:
             place, cached = t.division.place, self._cache_rows(t, t.division)
             rows.append([t.number, WAYS.index(place.way), place.first, cached])
         self._layout.assign(tf.constant(rows, tf.int64, [len(rows), 4]))
+=======
+        """Tells the other workers how each table is divided, whether it is in files, and seeds."""
+        places = [t.division.place for t in self.tables]
+        cached = [self._cache_rows(t, t.division) for t in self.tables]
+        numbers = [[WAYS.index(p.way), p.first, n] for p, n in zip(places, cached, strict=True)]
+        self._layout.assign(tf.constant(numbers, tf.int64, [len(places), 3]))
+        self._seeds.assign(tf.constant(self._own_seeds, tf.int64, [len(self._own_seeds)]))
+
+    def read_seeds(self) -> list[int]:
+        """Reads the seeds of the random layers, which the chief's model has drawn for all workers.
+
+        Returns:
+            A number of 32 bits for each layer, in the order of `_keras.random_states`.
+        """
+        seeds: list[int] = self._seeds.value().numpy().tolist()
+        return seeds
+>>>>>>> micro
 
     def read_layout(self) -> list[Division]:
         """Reads how the chief has divided each table.

@@ -13,7 +13,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from twml_ops.distribute.parameter_server import synchronous_workers
+from twml_ops.distribute.parameter_server import micro_batches, synchronous_workers
 from twml_ops.distribute.parameter_server.cluster import Cluster
 from twml_ops.distribute.parameter_server.exchange import Exchange, SharedValues
 from twml_ops.distribute.parameter_server.failures import RandomStates
@@ -34,7 +34,11 @@ from twml_ops.distribute.parameter_server.state import (
     component_optimizers,
 )
 from twml_ops.distribute.parameter_server.synchronous_workers import GradientQueues, effects_so_far
-from twml_ops.distribute.parameter_server.updates import Updates, add_gradients
+from twml_ops.distribute.parameter_server.updates import (
+    ShardGradients,
+    Updates,
+    add_gradients,
+)
 from twml_ops.ops._tape import tf_variable
 
 
@@ -51,6 +55,8 @@ class StepGraph:
         queues: The queues of a synchronous run of several workers; None for all other runs.
         bounded: Whether the steps of each worker are counted, since their staleness is bounded.
         exchange_every: Steps between two exchanges with the servers.
+        seeds: The seeds of the random layers, as `RunState.read_seeds` returns them.
+        micro_batches: The micro-batches of a step of all workers; None: each worker has one batch.
     """
 
     model: tf.keras.Model
@@ -61,13 +67,16 @@ class StepGraph:
     queues: GradientQueues | None
     bounded: bool
     exchange_every: int
+    seeds: Sequence[int]
+    micro_batches: int | None = None
 
     def __post_init__(self) -> None:
         """Makes what the graph of each step uses, and variables of this process."""
         prefix = f"{self.state.prefix}/ahead/{self.cluster.index}"
         self._stored = StoredProducts(prefix, self.placement.in_process)
-        self._updates = Updates(self.optimizer, self.cluster, self.state, self.placement)
-        self._random_states = RandomStates(self.model, self.cluster.index)
+        args = self.optimizer, self.cluster, self.state, self.placement, self.micro_batches
+        self._updates = Updates(*args)
+        self._random_states = RandomStates(self.model, self.seeds)
         counted = len(self.cluster.workers) if self.bounded else 0
         with tf.device(self.cluster.own_device):
             self._losses = tf.Variable(
@@ -95,7 +104,8 @@ class StepGraph:
 
         Args:
             number: The run's step before these steps, an int64 scalar.
-            batches: For each step, the features of the batch, its labels, and its weights or None.
+            batches: For each step, the features of the batch, its labels, and its weights or None;
+                with micro-batches, the ones of this worker for each step.
             prefetched: The products of the batches of the first exchange, from `prefetch` or the
                 previous call; None: they are computed in its steps.
             next_xs: The features of the batches of the exchange after these, whose products are
@@ -107,6 +117,8 @@ class StepGraph:
         """
         losses: list[tf.Tensor] = []
         every = self.exchange_every
+        if self.micro_batches is not None:
+            every = self.micro_batches // len(self.cluster.workers)
         groups = [batches[i : i + every] for i in range(0, len(batches), every)]
         ahead = [[x for x, _, _ in group] for group in groups[1:]] + [next_xs]
         step = worker_steps = None
@@ -122,8 +134,11 @@ class StepGraph:
                     # Before the variables that hold the messages of this group are overwritten.
                     products = self._stored.restore(prefetched)
                     prefetched, read = self._prefetch(after, values)
-                if len(group) == 1:
-                    self._random_states.set(first)
+                if self.micro_batches is not None:
+                    loss, step, worker_steps = self._train_micro_batches(first, group, values)
+                    losses.append(loss)
+                elif len(group) == 1:
+                    self._random_states.set(first, self.cluster.index)
                     loss, step, worker_steps = self._train(first, *group[0], products, values)
                     losses.append(loss)
                 else:
@@ -218,11 +233,63 @@ class StepGraph:
         if self.queues is None:
             self._updates.update(used, by_server, gradients, changes)
             return loss, self._count_step(number), self._count_own_step()
-        num_rows = tf.cast(tf.shape(tf.nest.flatten(y)[0])[0], tf.float32)
+        num_rows = tf.cast(num_examples(y), tf.float32)
+        return (
+            loss,
+            self._update_together(number, used, by_server, gradients, num_rows, states, after),
+            not_counted,
+        )
+
+    def _train_micro_batches(
+        self, number: tf.Tensor, group: Sequence[Batch], values: SharedValues | None
+    ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        """Runs a step with the micro-batches of this worker, which have one exchange."""
+        assert values is not None
+        exchange = self.placement.exchange_of((), values)
+        states = LayerStates(self.model, self.state.shared_variables, values)
+        first = self.cluster.index * len(group)
+        losses, dense = [], []
+        for i, (x, y, weights) in enumerate(group):
+            self._random_states.set(number, first + i)
+            loss, own, gradients = self._backward(x, y, weights, None, values, exchange)
+            micro_batches.check_micro_batch(states.changed(), own)
+            losses.append(loss)
+            dense.append(gradients)
+        products = self.placement.join_batches(len(group))
+        if products:
+            exchange.determine_products()
+        values.request()
+        if len(group) > 1:
+            join_gradients(products)
+        sizes = tf.cast(tf.stack([num_examples(y) for _, y, _ in group]), tf.int64)
+        self._updates.send_gradients(number, [*self._updates.rates_and_steps(), sizes], [])
+        used = [p for p in products if p.gradient is not None]
+        by_server = self._updates.gradients_by_server(used)
+        sums = micro_batches.dense_sums(dense, sizes)
+        num_rows = tf.cast(tf.reduce_sum(sizes), tf.float32)
+        step = self._update_together(number, used, by_server, sums, num_rows)
+        return tf.reduce_mean(tf.stack(losses)), step, tf.zeros([0], tf.int64)
+
+    def _update_together(
+        self,
+        number: tf.Tensor,
+        used: list[TableProduct],
+        by_server: Sequence[ShardGradients],
+        gradients: list[Any],
+        num_rows: tf.Tensor,
+        states: LayerStates | None = None,
+        after: Sequence[tf.Tensor] = (),
+    ) -> tf.Tensor:
+        """Contributes to the update of synchronous workers, which the leader makes.
+
+        Returns:
+            The run's step after the update.
+        """
+        assert self.queues is not None
         devices = self.cluster.devices
         own = synchronous_workers.contributions_of(devices, by_server, gradients, num_rows, after)
         if self.queues.worker:
-            return loss, self.queues.send_to_leader(own, number), not_counted
+            return self.queues.send_to_leader(own, number)
         collected, same_step = self.queues.collect(own, number)
         with tf.control_dependencies([same_step]):
             begun = self.state.set_updating(True)
@@ -231,16 +298,17 @@ class StepGraph:
         with tf.device(devices[0]):  # tells each device once
             all_arrived = tf.group(*arrived, begun)
         with tf.control_dependencies([all_arrived]):
-            joined = synchronous_workers.combine(devices, collected, by_server, gradients, after)
-            if states is not None:
-                changes = states.join(joined.states, joined.shares)
+            joined = synchronous_workers.combine(
+                devices, collected, by_server, gradients, after, self.micro_batches is not None
+            )
+            changes = [] if states is None else states.join(joined.states, joined.shares)
             self._updates.update(used, joined.sparse, joined.gradients, changes)
         with tf.control_dependencies([effects_so_far(devices[0])]):
             step = self._count_step(number)
         with tf.control_dependencies([step]):
             self.state.set_updating(False)
         self.queues.release_followers(step)
-        return loss, step, not_counted
+        return step
 
     def _train_group(
         self,
@@ -260,7 +328,7 @@ class StepGraph:
         in_front: list[bool] = []
         losses, dense = [], []
         for i, (x, y, weights) in enumerate(group):
-            self._random_states.set(number + i)
+            self._random_states.set(number + i, self.cluster.index)
             own = None if products is None else [p.batches[i] for p in products]
             loss, own, gradients = self._backward(x, y, weights, own, values, exchange)
             if states is not None:
@@ -397,3 +465,8 @@ class StepGraph:
             values = way.to_worker([s.remote.value() for s in group])
             for shared, value in zip(group, values, strict=True):
                 tf_variable(shared.local).assign(tf.reshape(value, shared.remote.shape))
+
+
+def num_examples(labels: Any) -> tf.Tensor:
+    """Returns the number of examples of a batch, an int32 scalar."""
+    return tf.shape(tf.nest.flatten(labels)[0])[0]

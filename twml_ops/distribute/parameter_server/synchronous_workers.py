@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from twml_ops import ops
-from twml_ops.distribute.parameter_server import encoding
+from twml_ops.distribute.parameter_server import encoding, micro_batches
 from twml_ops.distribute.parameter_server.cluster import Cluster
 from twml_ops.distribute.parameter_server.dynamic_rows import turn_of
 from twml_ops.distribute.parameter_server.state import GENERATIONS, RunState
@@ -291,7 +291,8 @@ def contributions_of(
     Args:
         devices: The servers.
         by_server: For each server, entries and gradients of products, on the server.
-        gradients: The dense gradients; None where there is none.
+        gradients: The dense gradients, or the sums of `micro_batches.dense_sums`; None where there
+            is none.
         num_rows: The number of examples of the batch, a float32 scalar.
         states: The states of layers after the batch.
 
@@ -315,6 +316,7 @@ def combine(
     by_server: Sequence[ShardGradients],
     gradients: Sequence[Any],
     states: Sequence[tf.Tensor] = (),
+    in_tree: bool = False,
 ) -> JoinedContributions:
     """Combines the contributions of all workers into the contributions of the concatenated batch.
 
@@ -324,6 +326,7 @@ def combine(
         by_server: For each server, entries and gradients of products of this worker.
         gradients: The dense gradients of this worker.
         states: The states of layers after the batch of this worker.
+        in_tree: Whether the gradients are sums over micro-batches.
     """
     sparse: list[ShardGradients] = []
     for device, uses in zip(devices, by_server, strict=True):
@@ -335,7 +338,8 @@ def combine(
             of_uses, end = {}, 0
             for use, own in uses.items():
                 begin, end = end, end + len(_tensors_of(own))
-                of_uses[use] = _joined([w[begin:end] for w in workers])
+                join = _joined if own.sizes is None else _joined_micro_batches
+                of_uses[use] = join([w[begin:end] for w in workers])
             sparse.append(of_uses)
     rows = [w[0] for w in collected[devices[0], "dense"]]
     shares = [n / tf.add_n(rows) for n in rows]
@@ -346,7 +350,11 @@ def combine(
         tf.nest.pack_sequence_as(structure, w[1:end], expand_composites=True)
         for w in collected[devices[0], "dense"]
     ]
-    packed = [weighted_sum(g, shares) for g in zip(*by_worker, strict=True)]
+    if in_tree:
+        sums = [micro_batches.tree_sum(g) for g in zip(*by_worker, strict=True)]
+        packed = [micro_batches.divided(g, tf.add_n(rows)) for g in sums]
+    else:
+        packed = [weighted_sum(g, shares) for g in zip(*by_worker, strict=True)]
     means = iter(encoding.unpack_gradients(packed, like))
     dense = [None if g is None else next(means) for g in gradients]
     after = [encoding.unpack_gradients(w[end:], states) for w in collected[devices[0], "dense"]]
@@ -354,8 +362,8 @@ def combine(
 
 
 def _tensors_of(use: ShardGradient) -> list[tf.Tensor]:
-    """What a worker sends of a product: ids, values, row_splits and the gradients."""
-    return [*use.entries, use.gradient, *use.weights]
+    """What a worker sends of a product: ids, values, row_splits, the gradients and sizes."""
+    return [*use.entries, use.gradient, *use.weights, *([] if use.sizes is None else [use.sizes])]
 
 
 def _joined(workers: Sequence[Sequence[tf.Tensor]]) -> ShardGradient:
@@ -367,3 +375,10 @@ def _joined(workers: Sequence[Sequence[tf.Tensor]]) -> ShardGradient:
         shares = [n / tf.add_n(rows) for n in rows]
         of_weights = [weighted_sum(gradients, shares) for gradients in of_weights]
     return ShardGradient(encoding.ShardEntries(*joined[:3]), joined[3], of_weights)
+
+
+def _joined_micro_batches(workers: Sequence[Sequence[tf.Tensor]]) -> ShardGradient:
+    """The entries of all micro-batches, and the gradient of the mean loss of each."""
+    joined = ops.join_batches([(w[0], w[1], w[2]) for w in workers])
+    gradient, sizes = (tf.concat([w[i] for w in workers], axis=0) for i in (3, 4))
+    return ShardGradient(encoding.ShardEntries(*joined[:3]), gradient, sizes=sizes)

@@ -19,9 +19,18 @@ from typing import Any, Literal
 
 import tensorflow as tf
 
-from twml_ops import placement
+from twml_ops import _keras, placement
 from twml_ops.checkpoint import CheckpointError
-from twml_ops.distribute.parameter_server import checkpoint, encoding, modules, restore, transport
+from twml_ops.distribute.parameter_server import (
+    checkpoint,
+    encoding,
+    modules,
+    restore,
+    transport,
+)
+from twml_ops.distribute.parameter_server import (
+    micro_batches as micro,
+)
 from twml_ops.distribute.parameter_server.clipping import clips_by_norm
 from twml_ops.distribute.parameter_server.cluster import Cluster, ClusterError
 from twml_ops.distribute.parameter_server.dynamic_rows import check_options
@@ -142,6 +151,15 @@ class HybridTrainer:
             of a `fit`, fewer than k, have an exchange each. k > 1 is not available for several
             synchronous workers, for models in which a table is behind another one, nor for
             optimizers that clip by norm.
+        micro_batches: In the mode "sync", the number of micro-batches of a step of all workers, M:
+            a power of two that is a multiple of the number of workers, W. Each worker computes
+            M / W consecutive micro-batches. Gradients are added in a binary tree over the numbers
+            of the micro-batches, and products over classes of rows, so that the bits of all weights
+            and slots depend neither on W nor on the servers and the plan. Not available with
+            `pipeline`, `exchange_every` > 1, types of messages other than "float32", optimizers
+            that clip by norm, nor for models with trained layers in front of a table, tables behind
+            a table, states that batches change, `DynamicSparseLinear` or towers. None: each worker
+            has one batch, and the bits depend on W.
         steps_per_execution: Steps of a call of TensorFlow, a multiple of `exchange_every`; None:
             `exchange_every`. With 8 or more, the CPU time of a call is small beside that of its
             steps. The graph has so many copies of a step, and tracing it takes so many times
@@ -200,6 +218,7 @@ class HybridTrainer:
         deduplicate: bool = True,
         pipeline: bool = False,
         exchange_every: int = 1,
+        micro_batches: int | None = None,
         steps_per_execution: int | None = None,
         checkpoint_dir: str | os.PathLike[str] | None = None,
         checkpoint_every: int = 1000,
@@ -258,6 +277,12 @@ class HybridTrainer:
                     f'{option} needs one worker, or mode="async" or "hogwild", got mode="sync" and '
                     f"{workers} workers"
                 )
+        gradient = gradient_wire_dtype or wire_dtype
+        self._wire = encoding.WireTypes(tf.as_dtype(wire_dtype), tf.as_dtype(gradient))
+        if micro_batches is not None:
+            options = mode, self._wire, pipeline, exchange_every, optimizer
+            micro.check_options(micro_batches, workers, *options)
+        self._micro_batches = micro_batches
         self.mode = mode
         self.max_staleness = max_staleness
         self._builder = model_builder
@@ -272,8 +297,6 @@ class HybridTrainer:
         self._facts_may_differ = tuple(facts_may_differ)
         changes = checkpoint.ChangedRows(checkpoint_policy)
         self._changes = None if checkpoint_policy == "full" else changes
-        gradient = gradient_wire_dtype or wire_dtype
-        self._wire = encoding.WireTypes(tf.as_dtype(wire_dtype), tf.as_dtype(gradient))
         self._deduplicate = deduplicate
         self._pipeline = pipeline
         self._exchange_every = exchange_every
@@ -311,7 +334,10 @@ class HybridTrainer:
         Args:
             dataset_fn: `tf.distribute.InputContext` -> a dataset of batches (x, y) or
                 (x, y, weights) for this worker, which is repeated as often as needed. The context
-                has the number of workers and the number of this worker. A process that was
+                has the number of workers and the number of this worker as `num_input_pipelines` and
+                `input_pipeline_id`. With `micro_batches` it is called once for each micro-batch of
+                this worker, whose numbers the context has in their place, and each step takes one
+                batch of each dataset. A process that was
                 restarted goes on with the batch that follows: it drops those before, or the
                 function has an argument `first_batch`, an integer, and returns a dataset whose
                 first iteration begins with that batch of all iterations.
@@ -333,24 +359,24 @@ class HybridTrainer:
             ValueError: The dataset has no batches, or the model cannot be trained with the
                 trainer's `partition_axis`, `plan`, `pipeline` or `exchange_every`.
         """
-        count = len(self.cluster.workers)
-        context = tf.distribute.InputContext(count, self.cluster.index, count)
         begin = self._fit_until if begin is None else begin
         self._fit_until = max(self._fit_until, steps)
-        batches = WorkerBatches(dataset_fn, context, self._flat_batches)
+        batches = [
+            WorkerBatches(dataset_fn, context, self._flat_batches) for context in self.contexts()
+        ]
         if self.model is None:
-            self.build(batches.first().restored())
+            self.build(batches[0].first().restored())
         last = steps if save_last else None
         done = self.steps_done()
         if done < steps:
-            batches.seek(self._position(done - begin))
+            self._seek(batches, done - begin)
         own_steps, own_calls, start = 0, 0, 0.0
         losses: list[float] = []
         prefetched, ahead = None, 0  # products of the next batches and their number
         while done < steps:
             own = self._own_steps(steps - done)
             count = self._steps_of_call(own)
-            group = [batches.peek(i) for i in range(count)]
+            group = [each.peek(i) for i in range(count) for each in batches]
             next_group = None
             if self._pipeline:
                 first = [batch.restored()[0] for batch in group[: self._exchange_every]]
@@ -359,16 +385,17 @@ class HybridTrainer:
                 next_group = group[-self._exchange_every :]
                 if done + count < steps:
                     following = min(self._steps_of_call(own - count), self._exchange_every)
-                    next_group = [batches.peek(count + i) for i in range(following)]
+                    next_group = [batches[0].peek(count + i) for i in range(following)]
                 ahead = len(next_group)
             result = self._run_steps(done, group, prefetched, next_group)
             if result is None:  # a new generation of queues, in which the step may be another one
                 before, done = done, self.steps_done()
                 self._save_if_due(before, done, last)
                 if done != before and done < steps:
-                    batches.seek(self._position(done - begin))
+                    self._seek(batches, done - begin)
                 continue
-            batches.drop(count)
+            for each in batches:
+                each.drop(count)
             found, step, worker_steps, prefetched = result
             before, done = done, step
             own_steps += count
@@ -383,6 +410,18 @@ class HybridTrainer:
                 self._wait_for_slow_workers(worker_steps)
         seconds = time.perf_counter() - start if own_steps else 0.0
         return FitResult(done, own_steps, losses, seconds)
+
+    def contexts(self) -> list[tf.distribute.InputContext]:
+        """Returns the contexts for which `fit` calls its function, in the order of the calls.
+
+        Returns:
+            One context; with `micro_batches` one for each micro-batch of this worker.
+        """
+        workers = len(self.cluster.workers)
+        count = self._micro_batches or workers
+        own = count // workers
+        first = self.cluster.index * own
+        return [tf.distribute.InputContext(count, first + i, count) for i in range(own)]
 
     def steps_done(self) -> int:
         """Reads the step of the run, of all workers together; after `build`.
@@ -582,8 +621,15 @@ class HybridTrainer:
         cluster = self.cluster
         links = self._call("connecting", transport.connect, cluster)
         self.placement = ParameterServerPlacement(
-            self._prefix, links, self._wire, self._deduplicate, self._table_plan.replicates
+            self._prefix,
+            links,
+            self._wire,
+            self._deduplicate,
+            self._table_plan.replicates,
+            self._micro_batches is not None,
         )
+        if self._micro_batches is not None:  # each has the same random numbers in every worker
+            _keras.keep_random_state_in_variables()
         with placement.placement_scope(self.placement):
             model = self._builder()
             self.placement.forget_calls()
@@ -600,6 +646,9 @@ class HybridTrainer:
         modules.check_options(self.placement.tables, self._pipeline, self._exchange_every)
         model.compile(loss=self._loss)
         share_dense = len(cluster.workers) > 1
+        if self._micro_batches is not None:
+            micro.check_tables(self.placement.tables, self.placement.lookups)
+            share_dense = True  # one worker makes the same update as several
         args = (self._prefix, cluster, self.placement.tables, model, self.optimizer, share_dense)
         before = 0 if self._saved_slots is None else self._saved_slots.step
         after = (before, self.placement.lookups, self._storage)
@@ -623,6 +672,8 @@ class HybridTrainer:
             self._lock_checkpoints,
             self._fill_servers,
         )
+        if self._micro_batches is not None:
+            micro.check_divisions(self.placement.tables)
         for lookup in self.placement.lookups:
             if lookup.shared is not None:
                 self._call("joining the lookups", lookup.shared.join)
@@ -635,6 +686,8 @@ class HybridTrainer:
             self._queues,
             bounded=self.max_staleness is not None,
             exchange_every=self._exchange_every,
+            seeds=self._call("reading seeds", self.state.read_seeds),
+            micro_batches=self._micro_batches,
         )
         self._create_functions()
 
@@ -666,10 +719,11 @@ class HybridTrainer:
         self._forward = tf.function(self._graph.forward, reduce_retracing=True, autograph=False)
         self._outputs = tf.function(self._graph.outputs, reduce_retracing=True, autograph=False)
 
-    def _position(self, steps: int) -> int:
-        """Returns how many batches this worker has consumed after `steps` steps of the run."""
+    def _seek(self, batches: Sequence[WorkerBatches], steps: int) -> None:
+        """Goes to the batches that follow after `steps` steps of the run."""
         workers = 1 if self.mode == "sync" else len(self.cluster.workers)
-        return max(0, steps) // workers
+        for each in batches:
+            each.seek(max(0, steps) // workers)
 
     def _own_steps(self, steps: int) -> int:
         """Returns the steps of this worker, if the run still needs `steps`."""

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from twml_ops import ops
-from twml_ops.distribute.parameter_server import clipping, encoding
+from twml_ops.distribute.parameter_server import clipping, encoding, micro_batches
 from twml_ops.distribute.parameter_server.cluster import Cluster
 from twml_ops.distribute.parameter_server.layer_states import StateChange
 from twml_ops.distribute.parameter_server.modules import RemoteModule
@@ -40,11 +40,14 @@ class ShardGradient(NamedTuple):
         entries: The entries of a batch.
         gradient: The gradient of their product with the shard, float32 [B, columns of the shard].
         weights: The gradients of the weights of the module of the product; none without a module.
+        sizes: int64 [micro-batches], the examples of each micro-batch of the batch, whose gradients
+            are of its own mean loss; None: there are no micro-batches.
     """
 
     entries: encoding.ShardEntries
     gradient: tf.Tensor
     weights: Sequence[tf.Tensor] = ()
+    sizes: tf.Tensor | None = None
 
 
 ShardGradients = dict[int, ShardGradient]
@@ -108,6 +111,7 @@ class Updates:
         cluster: The cluster.
         state: The shared state of the run.
         placement: The placement of the tables.
+        micro_batches: The micro-batches of a step of all workers; None: there are none.
     """
 
     def __init__(
@@ -116,11 +120,14 @@ class Updates:
         cluster: Cluster,
         state: RunState,
         placement: ParameterServerPlacement,
+        micro_batches: int | None = None,
     ) -> None:
+        self._micro_batches = micro_batches
         self._optimizer, self._cluster = optimizer, cluster
         self._state, self._placement = state, placement
         self._scalars: dict[tuple[int, str], tuple[tf.Tensor, tf.Tensor]] = {}
         self._sent: dict[int, tf.Tensor] = {}
+        self._sizes: dict[str, tf.Tensor] = {}
 
     def rates_and_steps(self) -> list[tf.Tensor]:
         """Returns the learning rates and the steps of all optimizers, [optimizers] each."""
@@ -140,7 +147,8 @@ class Updates:
 
         Args:
             number: The run's step before this step, an int64 scalar.
-            scalars: What `rates_and_steps` has returned.
+            scalars: What `rates_and_steps` has returned, and with micro-batches the number of
+                examples of each one of this worker, int64 [micro-batches].
             gradients: The gradients of `RunState.trained`, or an empty list. Gradients that depend
                 on the answer of a server are not sent.
             changes: How the step changes states of layers.
@@ -174,7 +182,9 @@ class Updates:
                     rates, steps = (tf.unstack(t, len(optimizers)) for t in found[:2])
                     for each, rate, step in zip(optimizers, rates, steps, strict=True):
                         self._scalars[id(each), device] = rate, step
-                    arrived = iter(found[2:])
+                    if self._micro_batches is not None:
+                        self._sizes[device] = found[2]
+                    arrived = iter(found[len(scalars) :])
                     for gradient, v in pairs:
                         self._sent[id(v)] = encoding.gradient_of_tensors(arrived, gradient)
 
@@ -198,7 +208,10 @@ class Updates:
         for number, product in enumerate(used):
             for i, server in enumerate(product.table.division.servers):
                 found[server][number] = ShardGradient(
-                    product.shard_entries[i], product.sent_gradients[i], product.weights_gradients
+                    product.shard_entries[i],
+                    product.sent_gradients[i],
+                    product.weights_gradients,
+                    self._sizes.get(self._cluster.devices[server]),
                 )
         return found
 
@@ -276,17 +289,34 @@ class Updates:
                 with _section_of(table, part, sent):
                     with tf.device(shard.device):
                         by_use = [
-                            _shard_gradient(
+                            self._by_micro_batch(
                                 shard, _current(used[i], part, of_server[i]), used[i].binary
                             )
                             for i in uses
                         ]
-                        gradient = add_gradients(by_use)
+                        gradients = [add_gradients(each) for each in zip(*by_use, strict=True)]
+                        gradient = gradients[0]
+                        sizes = of_server[uses[0]].sizes
+                        if sizes is not None:
+                            total = micro_batches.weighted_tree_sum(gradients, sizes)
+                            gradient = micro_batches.divided(total, tf.reduce_sum(sizes))
                     slots, is_whole = table.slots[part], len(table.shards) == 1
                     yield clipping.PartGradient(optimizer, table, is_whole, shard, slots, gradient)
             if table.module is not None:
                 of_uses = [sparse[table.division.servers[0]][i].weights for i in uses]
                 yield from self._gradients_of_module(table.module, [w for w in of_uses if w])
+
+    def _by_micro_batch(
+        self, shard: RemoteVariable, use: ShardGradient, binary: bool
+    ) -> list[tf.IndexedSlices]:
+        """Returns the gradients of a shard from one use of its table, for each micro-batch."""
+        if use.sizes is None or self._micro_batches is None:
+            return [_shard_gradient(shard, use, binary)]
+        args = use.entries, use.gradient, use.sizes, self._micro_batches, binary
+        return [
+            _shard_gradient(shard, ShardGradient(*own), binary)
+            for own in micro_batches.split_examples(*args)
+        ]
 
     def _gradients_of_module(
         self, module: RemoteModule, by_use: Sequence[Sequence[tf.Tensor]]
