@@ -175,18 +175,12 @@ class RunState:
             ]
             for what in ("finished", "reached")
         )
-<<<<<<< HEAD
         self._layout = RemoteVariable(f"{prefix}/layout", [None, 4], tf.int64, self.devices[0])
-=======
-        self._layout = RemoteVariable(
-            f"{prefix}/layout", [len(self.tables), 3], tf.int64, self.devices[0]
-        )
         states = map(tf_variable, _keras.random_states(model))
         self._own_seeds = [zlib.crc32(state.numpy().tobytes()) for state in states]
         self._seeds = RemoteVariable(
             f"{prefix}/seeds", [len(self._own_seeds)], tf.int64, self.devices[0]
         )
->>>>>>> micro
         self.markers = [RemoteVariable(f"{prefix}/marker", [], tf.int64, d) for d in self.devices]
         self.trained = list(model.trainable_variables)
         self.shared_variables: list[SharedVariable] = []
@@ -358,19 +352,12 @@ class RunState:
             part.exists()  # waits for the server
 
     def write_layout(self) -> None:
-<<<<<<< HEAD
-        """Tells the other workers the tables, how they are divided, and whether in files."""
+        """Tells the other workers the tables, how they are divided, whether in files, and seeds."""
         rows = []
         for t in self.tables:
             place, cached = t.division.place, self._cache_rows(t, t.division)
             rows.append([t.number, WAYS.index(place.way), place.first, cached])
         self._layout.assign(tf.constant(rows, tf.int64, [len(rows), 4]))
-=======
-        """Tells the other workers how each table is divided, whether it is in files, and seeds."""
-        places = [t.division.place for t in self.tables]
-        cached = [self._cache_rows(t, t.division) for t in self.tables]
-        numbers = [[WAYS.index(p.way), p.first, n] for p, n in zip(places, cached, strict=True)]
-        self._layout.assign(tf.constant(numbers, tf.int64, [len(places), 3]))
         self._seeds.assign(tf.constant(self._own_seeds, tf.int64, [len(self._own_seeds)]))
 
     def read_seeds(self) -> list[int]:
@@ -381,7 +368,6 @@ class RunState:
         """
         seeds: list[int] = self._seeds.value().numpy().tolist()
         return seeds
->>>>>>> micro
 
     def read_layout(self) -> list[Division]:
         """Reads how the chief has divided each table.
