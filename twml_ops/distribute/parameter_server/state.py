@@ -376,12 +376,12 @@ class RunState:
             ValueError: The chief has other tables on the servers, or their rows in other places.
         """
         rows = self._layout.value().numpy().tolist()
-        expected, own = [number for number, *_ in rows], [t.number for t in self.tables]
-        if expected != own:
+        expected, here = [number for number, *_ in rows], [t.number for t in self.tables]
+        if expected != here:
             raise ValueError(
                 "model, replicated_rows, partition_axis and plan must be equal in all processes of "
                 f"a run: expected the tables {expected} on the servers, counted in the order of "
-                f"the layers, as the chief has, got {own}"
+                f"the layers, as the chief has, got {here}"
             )
         found = []
         for table, (_, way, first, cached) in zip(self.tables, rows, strict=True):
