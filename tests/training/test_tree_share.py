@@ -101,7 +101,10 @@ OPTIONS = ["--model", "dcn", "--set", "hidden=2", "--set", "num_crosses=1"]
 OPTIONS += ["--set", "tree_ensembles=1", "--max-epochs", "2"]
 
 
-@pytest.mark.parametrize("refit", [True, False], ids=["refit", "kept"])
+@pytest.mark.parametrize(
+    "refit",
+    [pytest.param(True, id="refit"), pytest.param(False, marks=pytest.mark.slow, id="kept")],
+)
 def test_train_uses_the_share_that_was_best_on_the_validation_data(steps, tmp_path, refit):
     out = tmp_path / "run"
     keep = [] if refit else ["--no-refit"]
