@@ -101,14 +101,9 @@ OPTIONS = ["--model", "dcn", "--set", "hidden=2", "--set", "num_crosses=1"]
 OPTIONS += ["--set", "tree_ensembles=1", "--max-epochs", "2"]
 
 
-@pytest.mark.parametrize(
-    "refit",
-    [pytest.param(True, id="refit"), pytest.param(False, marks=pytest.mark.slow, id="kept")],
-)
-def test_train_uses_the_share_that_was_best_on_the_validation_data(steps, tmp_path, refit):
+def test_train_uses_the_share_that_was_best_on_the_validation_data(steps, tmp_path):
     out = tmp_path / "run"
-    keep = [] if refit else ["--no-refit"]
-    main(["train", "--data", steps, "--eval", steps, "--out", str(out), *OPTIONS, *keep])
+    main(["train", "--data", steps, "--eval", steps, "--out", str(out), *OPTIONS])
     facts = json.loads((out / "run.json").read_text())
     model = TrainedRun(out).model
     share = model.get_layer("mean_logit").share
@@ -134,7 +129,10 @@ def test_a_share_that_is_given_is_not_chosen_again():
     model = tf.keras.Model(inputs, models.MeanLogit()(inputs))
     config = RunConfig("", model="dcn")
     assert shares_of(model, config) is not None
-    given = dataclasses.replace(config, model_options={"tree_share": 0.5})
-    for known in (given, dataclasses.replace(config, from_run="out/earlier")):
-        assert shares_of(model, known) is None
+    for given in (
+        {"model_options": {"tree_share": 0.5}},
+        {"from_run": "out/earlier"},
+        {"refit": False},  # the model is kept, and may be published already
+    ):
+        assert shares_of(model, dataclasses.replace(config, **given)) is None
     assert shares_of(tf.keras.Model(inputs, inputs[0]), config) is None

@@ -23,7 +23,7 @@ from twml_ops.training.reporter import SILENT, Reporter
 from twml_ops.training.results import EpochChoice, FittedModel, ModelChoice, Trial, TrialResult
 from twml_ops.training.runners import MakeRunner, below, local_runner
 from twml_ops.training.sources import LARGE_BATCH_SIZE
-from twml_ops.training.tree_share import chosen_share, set_tree_share
+from twml_ops.training.tree_share import chosen_share
 from twml_ops.training.trials import TrialStopped, choose_epochs, run_trial
 
 
@@ -112,8 +112,6 @@ def _with_tree_share(chosen: Choices) -> Choices:
     if not share:
         return chosen
     options = {**chosen.config.model_options, **share}
-    if chosen.kept is not None:
-        set_tree_share(chosen.kept.model, share)
     return chosen._replace(config=dataclasses.replace(chosen.config, model_options=options))
 
 

@@ -11,7 +11,6 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from twml_ops import models
-from twml_ops._keras import all_layers
 from twml_ops.training.callbacks import MEAN_LOSS
 from twml_ops.training.config import RunConfig
 from twml_ops.training.results import EpochChoice
@@ -103,10 +102,10 @@ def shares_of(
             weights are elsewhere; None: they are in this process.
 
     Returns:
-        The choice; None if there are no trees, if the user chose the share, or if the model is the
-        one of another run, which has a share.
+        The choice; None if there are no trees, if the user chose the share, if the model is the one
+        of another run, which has a share, or if it is kept and may be published meanwhile.
     """
-    if TREE_SHARE in config.model_options or config.from_run is not None:
+    if TREE_SHARE in config.model_options or config.from_run is not None or not config.refit:
         return None
     both = models.averaged_logits(model)
     if both is None:
@@ -141,15 +140,3 @@ def chosen_share(choice: EpochChoice) -> Mapping[str, float]:
     """The option of a model for the share that was chosen with its number of epochs, if any."""
     metrics = choice.history.epochs[choice.epochs - 1].metrics
     return {TREE_SHARE: metrics[TREE_SHARE]} if TREE_SHARE in metrics else {}
-
-
-def set_tree_share(model: tf.keras.Model, option: Mapping[str, float]) -> None:
-    """Gives a trained model a share of the trees, before it is called for the first time.
-
-    Args:
-        model: the model.
-        option: what `chosen_share` has returned.
-    """
-    for layer in all_layers(model):
-        if isinstance(layer, models.MeanLogit):
-            layer.share = option[TREE_SHARE]
