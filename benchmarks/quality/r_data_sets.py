@@ -124,9 +124,9 @@ def write_files(folder: Path, name: str) -> tuple[Path, Path]:
         frame = frame[frame[table.needs].notna()]
     label = table.label(frame).astype(int)
     frame = frame.drop(columns=list(table.left_out))
-    # The peers take no lists of categories, which the separator | would tell of.
+    # The peers take no lists of categories, which the separators | and ; tell of.
     for column in frame.select_dtypes("object").columns:
-        frame[column] = frame[column].str.replace("|", ";", regex=False)
+        frame[column] = frame[column].str.replace("|", "+", regex=False)
     frame.insert(0, "label", label.to_numpy())
     frame = frame.sample(frac=1, random_state=0)
     folder.mkdir(parents=True, exist_ok=True)
