@@ -17,7 +17,7 @@ from twml_ops.training.results import EpochChoice
 
 TREE_SHARE = "tree_share"  # an option of models, and a metric of an epoch
 _DEFAULT = 0.5
-_OTHERS = (0.25, 0.75, 1.0)
+_LARGER = (0.75, 1.0)
 
 Array = npt.NDArray[np.float64]
 Logits = Callable[[Any], Any]
@@ -27,10 +27,11 @@ Predict = Callable[..., Any]
 class TreeShares:
     """Chooses how much the boosted trees of a model weigh in the mean of their logit and the net's.
 
-    The share is 1/2 unless the mean of the losses of the validation examples with 1/4, 3/4 or 1 is
-    lower by more than half of the standard error of the difference: the same rule as for crosses.
-    Where the net is as good as the trees the choice would follow chance; where it is far worse,
-    half of it does harm.
+    The share is 1/2 unless the mean of the losses of the validation examples with 3/4 or 1 is lower
+    by more than half of the standard error of the difference: the same rule as for crosses. Where
+    the net is as good as the trees the choice would follow chance; where it is far worse, half of
+    it does harm. Smaller shares are not tried: one ensemble of trees takes part in the choice, and
+    several, which are better, in the model.
 
     Args:
         logits: returns the logits of the net and of the trees side by side, [B, 2 L], of the
@@ -59,7 +60,7 @@ class TreeShares:
 
         total = weights.sum()
         base, chosen, lowest = losses(_DEFAULT), _DEFAULT, np.inf
-        for share in _OTHERS:
+        for share in _LARGER:
             gains = base - losses(share)
             gain = weights @ gains / total
             error = np.sqrt(weights**2 @ (gains - gain) ** 2) / total
