@@ -152,8 +152,8 @@ def test_the_sample_in_a_random_order_has_the_same_rows(tmp_path, monkeypatch):
 
 
 def test_an_unknown_data_set_is_an_error():
-    with pytest.raises(ValueError, match="unknown data set 'movies'"):
-        data_sets.get("movies")
+    with pytest.raises(ValueError, match="unknown data set 'clicks'"):
+        data_sets.get("clicks")
 
 
 def runs_of(losses):
