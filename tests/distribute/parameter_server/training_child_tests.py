@@ -204,8 +204,8 @@ def evaluation_equals_that_of_the_exported_model():
     np.testing.assert_allclose(got["loss"], float(loss), rtol=1e-5)
     part = [tf.keras.Model(m.input, m.layers[-1].input) for m in (hybrid.model, plain)]
     for x, _ in whole_batches():
-        np.testing.assert_allclose(hybrid.predict(x), plain(x), rtol=1e-6)
-        np.testing.assert_allclose(hybrid.predict(x, part[0]), part[1](x), rtol=1e-6)
+        np.testing.assert_allclose(hybrid.predict(x), plain(x), rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(hybrid.predict(x, part[0]), part[1](x), rtol=1e-5, atol=1e-6)
 
 
 def train_with_stale_tables(optimizer, steps):
