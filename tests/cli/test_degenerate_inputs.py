@@ -177,7 +177,7 @@ def test_commands_end_with_a_result_or_a_line_for_all_odd_data(name, run, tmp_pa
         folder.mkdir()
         (folder / case.name).write_bytes(case.content)
         status, *_ = ended(name, run, folder / case.name, folder, capsys)
-        labels = name in ("predict", "explain") or case.name != "no_labels.csv"
+        labels = name == "predict" or case.name != "no_labels.csv"
         assert (status == 0) == (case.expected != REFUSED and labels), case.name
 
 

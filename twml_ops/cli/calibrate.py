@@ -171,8 +171,8 @@ def _print_task(
     from rich.markup import escape
 
     console.print(
-        f"[bold]model[/]  {escape(str(run))}: {escape(trained.facts['model'])}, trained "
-        f"on {escape(trained.facts['train_source'])}",
+        f"[bold]model[/]  {escape(str(run))}: {escape(trained.fact('model', str))}, trained "
+        f"on {escape(trained.fact('train_source', str))}",
         soft_wrap=True,
     )
     console.print(
