@@ -1,5 +1,6 @@
 """A category has one id however it is written: in files, in requests, and in exports."""
 
+import dataclasses
 import json
 
 import numpy as np
@@ -159,7 +160,7 @@ def test_a_column_has_the_same_ids_in_every_file_whatever_was_the_training_data(
     for file in files:
         training = open_source(file, schema=unknown)
         assert training.schema.typed == (NAME,)
-        saved = Schema.from_dict(json.loads(json.dumps(vars(training.schema))))
+        saved = Schema.from_dict(json.loads(json.dumps(dataclasses.asdict(training.schema))))
         found += [ids_of(file, unknown), *(ids_of(other, saved) for other in files)]
     assert found == [found[0]] * len(found)
     values = np.array([x if x is None else int(x) for x in column.to_pylist()], object)

@@ -10,7 +10,6 @@ import pyarrow as pa
 
 from twml_ops._frames import is_table, name_of, to_table, to_vector
 from twml_ops.classifier.labels import classes_of, encoded
-from twml_ops.data.errors import listed
 
 
 class TrainingExamples(NamedTuple):
@@ -55,8 +54,7 @@ class TrainingExamples(NamedTuple):
             for name in names:
                 if name is not None and name not in table.column_names:
                     raise ValueError(
-                        f"{argument}: there is no column {name!r}, there are "
-                        f"{listed(table.column_names)}"
+                        f"{argument}: there is no column {name!r}, there are {_columns(table)}"
                     )
         if sample_weight is not None:
             if weight is not None:
@@ -71,7 +69,7 @@ class TrainingExamples(NamedTuple):
                 raise ValueError(
                     f"Classifier requires y to be passed, but the target y is None, and there is "
                     f"no column {label!r}; name the column of labels: label=. There are "
-                    f"{listed(table.column_names)}"
+                    f"{_columns(table)}"
                 )
             values = table.column(label)
         elif label is not None:
@@ -125,7 +123,7 @@ def column_of(data: Any, name: str) -> pa.ChunkedArray:
     table = to_table(data)
     if name not in table.column_names:
         raise ValueError(
-            f"y: expected the labels, or a column {name!r}; there are {listed(table.column_names)}"
+            f"y: expected the labels, or a column {name!r}; there are {_columns(table)}"
         )
     return table.column(name)
 
@@ -170,3 +168,10 @@ def _numbers(values: Any, name: str) -> np.ndarray:
         row = int(bad.argmax())
         raise ValueError(f"{name}: a weight must be a number >= 0, got {numbers[row]} in row {row}")
     return numbers
+
+
+def _columns(table: pa.Table) -> str:
+    """The columns of a table in an error. An import at the top would import pandas."""
+    from twml_ops.data.errors import listed
+
+    return listed(table.column_names)
