@@ -222,7 +222,9 @@ def write_two_labels(path):
     return f"csv:{path}"
 
 
-@pytest.mark.parametrize("labels", [["label"], ["label", "buy"]])
+@pytest.mark.parametrize(
+    "labels", [pytest.param(["label"], marks=pytest.mark.slow), ["label", "buy"]]
+)
 def test_one_worker_trains_the_weights_of_one_process(labels, tmp_path):
     """Of several labels as well, whose sum of losses is trained and whose mean is reported."""
     data = write_two_labels(tmp_path / "x.csv")

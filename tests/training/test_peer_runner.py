@@ -86,6 +86,7 @@ def test_one_peer_trains_the_weights_of_one_process_bit_for_bit(tmp_path, member
     assert sorted(p.name for p in tmp_path.iterdir()) == ["alone", "peer", "x.csv"]
 
 
+@pytest.mark.slow
 def test_a_peer_goes_on_with_a_run_as_one_process_does_bit_for_bit(tmp_path):
     """With its weights, the slots of its optimizer, and rows for new categories."""
     old, new = (write_clicks(tmp_path / name) for name in ("old.csv", "new.csv"))
