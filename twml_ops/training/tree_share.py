@@ -73,7 +73,8 @@ class TreeShares:
             {"multi_label": True, "num_labels": labels.shape[1]} if labels.shape[1] > 1 else {}
         )
         auc = tf.keras.metrics.AUC(**several)
-        scores = 1 / (1 + np.exp(-models.weighted_mean(first, second, chosen)))
+        logits = models.weighted_mean(first, second, chosen)
+        scores = np.exp(-np.logaddexp(0.0, -logits))  # without an overflow
         auc.update_state(labels, scores, None if (weights == 1).all() else weights)
         return {TREE_SHARE: chosen, "val_loss": float(lowest), "val_auc": float(auc.result())}
 
