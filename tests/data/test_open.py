@@ -74,7 +74,7 @@ def test_a_schema_comes_back_from_a_run(criteo_file, criteo_row):
 
 
 def test_what_a_schema_lists_is_made_once(criteo_file, criteo_row):
-    """The readers ask for it for each column: made anew, the time would grow with their square."""
+    """Readers use these lists once for each column, so each list must be made only once."""
     schema = open_source(f"criteo:{criteo_file([criteo_row()])}").schema
     assert schema.columns is schema.columns
     assert schema.fields is schema.fields

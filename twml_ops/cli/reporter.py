@@ -240,11 +240,10 @@ class ConsoleReporter(Reporter):
         self._console.print(
             f"[bold]best [/]  epoch {choice.epochs}: validation loss {choice.log_loss:.4f}; {then}"
         )
-        share = choice.history.epochs[choice.epochs - 1].metrics.get("tree_share")
-        if share is not None:
+        if choice.tree_share is not None:
             self._console.print(
-                f"[bold]trees[/]  the logit of the boosted trees has the weight {share:g} instead "
-                "of 0.5 in the mean"
+                "[bold]trees[/]  the logit of the boosted trees has the weight "
+                f"{choice.tree_share:g} instead of 0.5 in the mean"
             )
 
     def member(self, members: Sequence[Member], count: int) -> None:

@@ -120,7 +120,7 @@ def importances_of(
 
 
 def sample_rows(schema: Schema) -> int:
-    """How many examples permutation importance is computed on, unless the user says so.
+    """The default number of examples for permutation importance.
 
     A prediction of n features has n entries of an example, and there is one for each of them.
 

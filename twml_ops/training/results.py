@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from twml_ops.training.drift import Statistics
 
 
+TREE_SHARE = "tree_share"  # an option of models, and a metric of an epoch
+
+
 class LossPoint(NamedTuple):
     """One point of a learning curve.
 
@@ -148,6 +151,11 @@ class EpochChoice:
     log_loss: float
     refit: bool
     history: History
+
+    @property
+    def tree_share(self) -> float | None:
+        """The weight of the boosted trees that was chosen with the epochs; None: none was."""
+        return self.history.epochs[self.epochs - 1].metrics.get(TREE_SHARE)
 
     def facts(self) -> dict[str, Any]:
         """The choice as an entry of run.json."""

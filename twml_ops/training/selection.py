@@ -20,10 +20,16 @@ from twml_ops.training.labels import weighted
 from twml_ops.training.model import for_trial, model_maker, with_learning_rate, without_optimizer
 from twml_ops.training.model_options import LEARNING_RATE, builder_of, options_of
 from twml_ops.training.reporter import SILENT, Reporter
-from twml_ops.training.results import EpochChoice, FittedModel, ModelChoice, Trial, TrialResult
+from twml_ops.training.results import (
+    TREE_SHARE,
+    EpochChoice,
+    FittedModel,
+    ModelChoice,
+    Trial,
+    TrialResult,
+)
 from twml_ops.training.runners import MakeRunner, below, local_runner
 from twml_ops.training.sources import LARGE_BATCH_SIZE
-from twml_ops.training.tree_share import chosen_share
 from twml_ops.training.trials import TrialStopped, choose_epochs, run_trial
 
 
@@ -108,10 +114,9 @@ def choose(
 
 def _with_tree_share(chosen: Choices) -> Choices:
     """The choices with the share of the trees that was best after the chosen number of epochs."""
-    share = chosen_share(chosen.epochs) if chosen.epochs is not None else {}
-    if not share:
+    if chosen.epochs is None or chosen.epochs.tree_share is None:
         return chosen
-    options = {**chosen.config.model_options, **share}
+    options = {**chosen.config.model_options, TREE_SHARE: chosen.epochs.tree_share}
     return chosen._replace(config=dataclasses.replace(chosen.config, model_options=options))
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
@@ -13,9 +13,8 @@ import tensorflow as tf
 from twml_ops import models
 from twml_ops.training.callbacks import MEAN_LOSS
 from twml_ops.training.config import RunConfig
-from twml_ops.training.results import EpochChoice
+from twml_ops.training.results import TREE_SHARE
 
-TREE_SHARE = "tree_share"  # an option of models, and a metric of an epoch
 _DEFAULT = 0.5
 _LARGER = (0.75, 1.0)
 
@@ -75,7 +74,7 @@ class TreeShares:
         auc = tf.keras.metrics.AUC(**several)
         logits = models.weighted_mean(first, second, chosen)
         scores = np.exp(-np.logaddexp(0.0, -logits))  # without an overflow
-        auc.update_state(labels, scores, None if (weights == 1).all() else weights)
+        auc.update_state(labels, scores, weights)
         return {TREE_SHARE: chosen, "val_loss": float(lowest), "val_auc": float(auc.result())}
 
     def _columns(self, batches: Iterable[Any]) -> tuple[Array, Array, Array, Array]:
@@ -136,9 +135,3 @@ class TreeShareCallback(tf.keras.callbacks.Callback):
         if "val_loss" in found and f"val_{MEAN_LOSS}" in logs:
             found[f"val_{MEAN_LOSS}"] = found.pop("val_loss")
         logs.update(found)
-
-
-def chosen_share(choice: EpochChoice) -> Mapping[str, float]:
-    """The option of a model for the share that was chosen with its number of epochs, if any."""
-    metrics = choice.history.epochs[choice.epochs - 1].metrics
-    return {TREE_SHARE: metrics[TREE_SHARE]} if TREE_SHARE in metrics else {}
