@@ -70,13 +70,18 @@ def test_a_batch_size_that_is_given_stays():
     assert with_batch_size(config, 10**9, True) == config
 
 
+def test_a_model_that_only_chooses_has_all_ensembles_of_trees_if_there_are_few_examples():
+    config = RunConfig("", model="dcn")
+    assert for_trial(config, 49_999) == config
+
+
 def test_a_model_that_only_chooses_has_one_ensemble_of_trees_unless_told_otherwise():
     for model in ("dcn", "deepfm"):
         config = RunConfig("", model=model, model_options={"units": 4})
-        assert for_trial(config).model_options == {"units": 4, "tree_ensembles": 1}
+        assert for_trial(config, 50_000).model_options == {"units": 4, "tree_ensembles": 1}
     for same in (
         RunConfig("", model="dcn", model_options={"tree_ensembles": 2}),
         RunConfig("", model="dcn", refit=False),
         RunConfig("", model="fm"),
     ):
-        assert for_trial(same) == same
+        assert for_trial(same, 50_000) == same

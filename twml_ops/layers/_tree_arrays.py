@@ -15,7 +15,7 @@ from twml_ops.layers._recent_results import RecentResults
 
 Array = npt.NDArray[Any]
 
-_PATIENCE = 20
+_PATIENCE = 2.0  # trees without a gain before the training stops, times the learning rate
 _BIN_EXAMPLES = 50_000  # of which the bins of the columns are made
 _MAX_HELD_OUT = 1 << 14  # examples of a fold that decide the number of trees
 _REMEMBERED = 20  # ensembles, of which a call has at most as many as there are folds
@@ -199,6 +199,7 @@ def train_ensemble(
         "num_threads": 1,
         "verbosity": -1,
     }
+    patience = math.ceil(_PATIENCE / options.learning_rate)
     data = lightgbm.Dataset(
         train[0], train[1], weight=train[2], params=parameters, free_raw_data=False
     )
@@ -207,7 +208,7 @@ def train_ensemble(
         data,
         options.max_trees,
         valid_sets=[data.create_valid(held_out[0], held_out[1], weight=held_out[2])],
-        callbacks=[lightgbm.early_stopping(_PATIENCE, verbose=False)],
+        callbacks=[lightgbm.early_stopping(patience, verbose=False)],
     )
     best = booster.best_iteration
     # LightGBM keeps the number of threads for the whole process. A call without it would set it to

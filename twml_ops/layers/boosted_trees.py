@@ -43,7 +43,8 @@ class BoostedTrees(ResizableState, tf.keras.layers.Layer):
     can infer them. The argument `columns` of `adapt` leaves out the fold of the ensemble, too.
 
     `adapt` trains with LightGBM; a model that is loaded does not need it. Each ensemble has the
-    number of trees with the lowest log loss on its fold. The result does not depend on the order of
+    number of trees with the lowest log loss on its fold; the training ends when 2 / `learning_rate`
+    more trees have not lowered it. The result does not depend on the order of
     the data or the number of threads.
 
     The state survives `.keras` files, checkpoints and SavedModels, bit for bit.

@@ -63,19 +63,27 @@ def with_defaults(config: RunConfig, schema: Schema) -> RunConfig:
     return with_learning_rate(config)
 
 
-def for_trial(config: RunConfig) -> RunConfig:
+_FEW_EXAMPLES = 50_000  # whose trees take a second or two
+
+
+def for_trial(config: RunConfig, examples: int) -> RunConfig:
     """The configuration of a model that only chooses and is not kept: with one ensemble of trees.
 
-    More of them change the validation loss of all epochs by about as much.
+    More of them change the validation loss of all epochs by about as much. They are worth more in
+    the mean with the net, however, so small data have all of them, which cost little there.
 
     Args:
         config: configuration of the run.
+        examples: number of examples that the model is trained on.
 
     Returns:
-        The same one if its model is kept, has no trees, or the user chose how many.
+        The same one if its model is kept, has no trees, or the user chose how many, or the data are
+        small.
     """
     options = config.model_options
     if not config.refit or config.from_run is not None or "tree_ensembles" in options:
+        return config
+    if examples < _FEW_EXAMPLES:
         return config
     if builder_of(config.model) not in (models.dcn, models.deepfm):
         return config

@@ -131,10 +131,9 @@ def _choose_epochs(
 ) -> tuple[EpochChoice, FittedModel | None]:
     logs = below(logs, "early_stopping") if config.refit else logs
     runner = make_runner(config, logs, reporter, checkpoints, final=not config.refit)
+    make = model_maker(for_trial(config, parts.fit.num_examples()))
     with phase("choice of the epochs"):
-        epochs, kept = choose_epochs(
-            config, runner, model_maker(for_trial(config)), parts, reporter, target=target
-        )
+        epochs, kept = choose_epochs(config, runner, make, parts, reporter, target=target)
     if kept is not None:
         kept = kept._replace(model=without_optimizer(kept.model))
     if checkpoints:

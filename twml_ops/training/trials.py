@@ -175,9 +175,8 @@ def run_trial(
     try:
         runner = make_runner(config, log_dir, quiet)
         callbacks = [_EachEpoch(record)]
-        choice, _ = choose_epochs(
-            config, runner, model_maker(for_trial(config)), parts, quiet, callbacks
-        )
+        make = model_maker(for_trial(config, parts.fit.num_examples()))
+        choice, _ = choose_epochs(config, runner, make, parts, quiet, callbacks)
     except TrialStopped as e:
         outcome, note = "stopped", str(e)
     except DataError:
