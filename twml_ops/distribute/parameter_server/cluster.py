@@ -113,8 +113,8 @@ class Cluster:
             or not 0 <= min(own_servers) <= max(own_servers) < len(servers)
         ):
             raise ValueError(
-                f'TF_CONFIG: "servers" of a task must be different numbers of the {len(servers)} ps '
-                f"tasks, and the task a worker, got {json.dumps(task)}"
+                f'TF_CONFIG: "servers" of a task must be different numbers of the {len(servers)} '
+                f"ps tasks, and the task a worker, got {json.dumps(task)}"
             )
         return cls(servers, workers, job, index, evaluators, own_servers, start)
 
@@ -165,8 +165,9 @@ class Cluster:
                 _own_servers.append(start_server(dataclasses.replace(self, job="ps", index=i)))
             except tf.errors.OpError as e:
                 raise ClusterError(
-                    f"{self.job} {self.index} cannot run ps {i}: its port must be free on this host, "
-                    f"and no other process may run it, got {self.servers[i]} ({e.message[:300]})"
+                    f"{self.job} {self.index} cannot run ps {i}: its port must be free on this "
+                    f"host, and no other process may run it, got {self.servers[i]} "
+                    f"({e.message[:300]})"
                 ) from e
         for i, address in enumerate(self.servers):
             _wait_for_port(address, f"ps {i}", deadline)
