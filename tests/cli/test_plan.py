@@ -218,6 +218,8 @@ def test_servers_on_the_hosts_of_workers_are_as_many_and_send_less(tmp_path, cap
             assert inside["bytes_sent_per_host"][who] == pytest.approx(0.75 * sent)
         assert (inside["servers"], found["cluster"]["servers"]) == (4, 4)
         assert found["choice"]["servers_in_workers"]
+    main([*TABLE, "--workers", "4", "--servers-in-workers"])
+    assert "4 workers, 4 servers of hybrids in their processes" in capsys.readouterr().out
     tables = [*write_tables(tmp_path / "tables.json", TABLES)[:-2], *words, "--servers-in-workers"]
     main(tables)
     assert len(json.loads(capsys.readouterr().out)["seconds"]) == 4
