@@ -78,18 +78,18 @@ def measure(cell: Cell, limits: Limits, seconds: float) -> dict[str, Any]:
         HostError: a process failed, or there was too little progress.
         NetworkError: the hosts cannot be created.
     """
-    with Network(cell.hosts, cpu=True) as network, _processes(network, cell, limits) as hosts:
+    with Network(cell.hosts, cpu=True) as network, processes(network, cell, limits) as hosts:
         workers = hosts[-cell.trainers :]
         calls: list[Calls] = [[] for _ in workers]
-        _wait(workers, calls, [WARM_UP_CALLS] * len(workers), START_SECONDS)
+        wait(workers, calls, [WARM_UP_CALLS] * len(workers), START_SECONDS)
         _limit(network, hosts, cell, limits)
         time.sleep(SETTLE_SECONDS)
-        _fetch(workers, calls)
+        fetch(workers, calls)
         monitor = steal_time.StealTimeMonitor()
         start, cpu, sent = time.monotonic(), network.cpu_seconds(), network.sent()
         time.sleep(seconds)
         wanted = [sum(end < start for end, *_ in c) + LEAST_CALLS for c in calls]
-        _wait(workers, calls, wanted, LONGEST * seconds)
+        wait(workers, calls, wanted, LONGEST * seconds)
         took = time.monotonic() - start
         cpu = {h: (t - cpu[h]) / took for h, t in network.cpu_seconds().items()}
         sent = {h: round((n - sent[h]) / took) for h, n in network.sent().items()}
@@ -128,16 +128,16 @@ def learn(cell: Cell, limits: Limits, batches: int) -> dict[str, Any]:
     """
     with (
         Network(cell.hosts, cpu=True) as network,
-        _processes(network, cell, limits, batches) as hosts,
+        processes(network, cell, limits, batches) as hosts,
     ):
         workers = hosts[-cell.trainers :]
         calls: list[Calls] = [[] for _ in workers]
-        _wait(workers, calls, [1] * len(workers), START_SECONDS)
+        wait(workers, calls, [1] * len(workers), START_SECONDS)
         _limit(network, hosts, cell, limits)
         start = time.monotonic()
         for worker in workers:
             worker.request({"do": "go_on"}, ANSWER_SECONDS)
-        while not _fetch(workers, calls):
+        while not fetch(workers, calls):
             if time.monotonic() > start + LEARN_SECONDS:
                 raise HostError(f"the training has not ended in {LEARN_SECONDS:.0f} s")
             time.sleep(POLL_SECONDS)
@@ -172,7 +172,7 @@ def curve(calls: Sequence[Calls], start: float, points: int = 20) -> list[list[f
 
 
 @contextlib.contextmanager
-def _processes(
+def processes(
     network: Network, cell: Cell, limits: Limits, batches: int | None = None
 ) -> Iterator[list[HostProcess]]:
     """The processes of all hosts, in their order; the workers train."""
@@ -208,13 +208,13 @@ def _limit(network: Network, hosts: Sequence[HostProcess], cell: Cell, limits: L
     network.cap_cpu(limits.share, limits.quota_us)
 
 
-def _wait(
+def wait(
     workers: Sequence[HostProcess], calls: Sequence[Calls], needed: Sequence[int], seconds: float
 ) -> None:
     """Waits until each worker has done as many calls as needed."""
     deadline = time.monotonic() + seconds
     while True:
-        _fetch(workers, calls)
+        fetch(workers, calls)
         done = [len(c) for c in calls]
         if all(d >= n for d, n in zip(done, needed, strict=True)):
             return
@@ -223,7 +223,7 @@ def _wait(
         time.sleep(POLL_SECONDS)
 
 
-def _fetch(workers: Sequence[HostProcess], calls: Sequence[Calls]) -> bool:
+def fetch(workers: Sequence[HostProcess], calls: Sequence[Calls]) -> bool:
     """Adds the new calls of each worker; returns whether all workers have ended."""
     ended = True
     for worker, known in zip(workers, calls, strict=True):

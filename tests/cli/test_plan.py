@@ -204,6 +204,30 @@ def test_many_tables_are_planned_written_and_drawn(tmp_path, capsys):
     assert max(found["bytes"]) <= 2e9
 
 
+def test_servers_on_the_hosts_of_workers_are_as_many_and_send_less(tmp_path, capsys):
+    (tmp_path / "costs.json").write_text(json.dumps(COSTS))
+    words = ["--workers", "4", "--egress", "10", "--json"]
+    for options in ([], ["--costs", str(tmp_path / "costs.json")]):
+        main([*TABLE, *words, *options, "--servers", "4"])
+        apart = json.loads(capsys.readouterr().out)["strategies"]["hybrid by row"]
+        main([*TABLE, *words, *options, "--servers-in-workers"])
+        found = json.loads(capsys.readouterr().out)
+        inside = found["strategies"]["hybrid by row"]
+        for who in ("worker", "server"):
+            sent = apart["bytes_sent_per_host"][who]
+            assert inside["bytes_sent_per_host"][who] == pytest.approx(0.75 * sent)
+        assert (inside["servers"], found["cluster"]["servers"]) == (4, 4)
+        assert found["choice"]["servers_in_workers"]
+    main([*TABLE, "--workers", "4", "--servers-in-workers"])
+    assert "4 workers, 4 servers of hybrids in their processes" in capsys.readouterr().out
+    tables = [*write_tables(tmp_path / "tables.json", TABLES)[:-2], *words, "--servers-in-workers"]
+    main(tables)
+    assert len(json.loads(capsys.readouterr().out)["seconds"]) == 4
+    with pytest.raises(SystemExit):
+        main([*tables, "--servers", "5"])
+    assert "--servers must be at most the 4 of --workers, got 5" in capsys.readouterr().err
+
+
 def test_only_the_ways_that_are_allowed_are_planned(tmp_path, capsys):
     words = write_tables(tmp_path / "tables.json", TABLES)
     main([*words, "--way", "row", "--way", "column", "--json"])

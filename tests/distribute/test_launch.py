@@ -8,6 +8,7 @@ import sys
 
 import pytest
 
+from twml_ops.cli import main
 from twml_ops.distribute.launch import EXIT_LOST, LocalCluster, Ports
 from twml_ops.distribute.parameter_server.cluster import restrict_port
 
@@ -40,6 +41,33 @@ def test_every_worker_gets_the_same_cluster_and_its_own_task(tmp_path):
         assert other.wait(TIMEOUT) == 0
     (start,) = {c["start"] for c in configs}
     assert json.loads(more[0].split("] ", 1)[1])["start"] != start
+
+
+def test_workers_with_servers_have_all_of_them_one_each_by_default(capsys):
+    program = [sys.executable, "-c", "import os; print(os.environ['TF_CONFIG'])"]
+    for words, own in (
+        (["--workers", "3"], [[0], [1], [2]]),
+        (["--workers", "2", "--ps", "3"], [[0, 2], [1]]),
+    ):
+        main(["launch", *words, "--servers-in-workers", "--", *program])
+        configs = [json.loads(x.split("] ", 1)[1]) for x in capsys.readouterr().out.splitlines()]
+        tasks = sorted((c["task"] for c in configs), key=lambda task: task["index"])
+        assert {task["type"] for task in tasks} == {"worker"}
+        assert [task["servers"] for task in tasks] == own
+        assert len(configs[0]["cluster"]["ps"]) == sum(map(len, own))
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--servers-in-workers", "--ps", "0"], "needs at least one server, got --ps 0"),
+        (["--peers", "2", "--ps", "2"], "--ps is for clusters with servers, got --peers as well"),
+    ],
+)
+def test_layouts_without_a_place_for_the_tables_are_refused(words, message, capsys):
+    with pytest.raises(SystemExit):
+        main(["launch", *words, "--", "train"])
+    assert message in capsys.readouterr().err
 
 
 def test_an_evaluator_is_another_task_that_the_cluster_waits_for(tmp_path):
@@ -123,6 +151,8 @@ def test_invalid_counts_are_rejected():
         LocalCluster(["true"], 1, 0)
     with pytest.raises(ValueError, match="several workers need"):
         LocalCluster(["true"], 0, 2)
+    with pytest.raises(ValueError, match="servers_in_workers needs at least 1 server"):
+        LocalCluster(["true"], 0, 1, servers_in_workers=True)
     with pytest.raises(ValueError, match="evaluators need"):
         LocalCluster(["true"], 0, 1, evaluators=1)
     with pytest.raises(ValueError, match="evaluators must"):

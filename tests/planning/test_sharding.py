@@ -1,5 +1,6 @@
 """The plan of many tables against all plans of few ones."""
 
+import dataclasses
 import json
 import math
 
@@ -8,7 +9,15 @@ import pytest
 
 from benchmarks.sharding_plans.generator import power_law_job
 from tests.planning.sharding_instances import small_instance
-from twml_ops.planning import WAYS, ClusterResources, Job, Table, shard
+from twml_ops.planning import (
+    WAYS,
+    ClusterResources,
+    CpuCosts,
+    Job,
+    StepParts,
+    Table,
+    shard,
+)
 from twml_ops.planning.sharding_axis import TYPICAL_COSTS
 from twml_ops.planning.sharding_costs import placements
 from twml_ops.planning.sharding_plan import REPLICATED, ShardedTable, ShardingPlan, read_plan
@@ -81,6 +90,57 @@ def test_all_servers_together_hold_each_table_once(way):
         plan = shard(job, ClusterResources(1e9, servers=4, workers=workers), ways=[way])
         held = 0 if way == REPLICATED and workers == 1 else 1
         assert sum(plan.bytes) == pytest.approx(held * job.stored_bytes)
+
+
+NO_CPU = CpuCosts(StepParts(), StepParts(), StepParts())
+IN_WORKERS = {"servers_in_workers": True}
+
+
+@pytest.mark.parametrize(
+    ("way", "workers"),
+    [("table", 1), ("row", 2), ("row", 4), ("column", 4), ("replicated", 4), ("column-row", 4)],
+)
+def test_an_even_table_on_workers_sends_one_minus_1_over_w_of_the_bytes(way, workers):
+    """Between a worker and its own server there is no network."""
+    table, cluster = Table(256, 16, 5.0), ClusterResources(1e9, workers, workers)
+    apart, inside = (
+        shard(Job((table,), 256), c, NO_CPU, ways=[way]).seconds
+        for c in (cluster, dataclasses.replace(cluster, **IN_WORKERS))
+    )
+    assert min(apart) > 0
+    assert inside == pytest.approx([(1 - 1 / workers) * s for s in apart])
+
+
+def test_a_whole_table_on_a_worker_is_on_the_network_of_its_host_and_of_the_others():
+    """What a worker of another host sends for the table, and what its host sends to the others."""
+    workers = 4
+    table, cluster = Table(10**6, 16, 5.0), ClusterResources(1e9, 4, workers)
+    job = Job((table,), 256)
+    ((apart, *_), (inside, *_)) = (
+        placements(table, job, c, NO_CPU, ["table"])
+        for c in (cluster, dataclasses.replace(cluster, **IN_WORKERS))
+    )
+    entries, products = apart.seconds[1], (apart.seconds[0] - apart.seconds[1]) / workers
+    assert inside.seconds[0] == pytest.approx(entries + (workers - 1) * products)
+    # Of the three workers that wait for another server, one has the table in its own process.
+    assert inside.seconds[1:] == pytest.approx([entries * (workers - 2) / (workers - 1)] * 3)
+
+
+def test_the_memory_of_a_worker_with_a_server_has_the_copies_of_replicated_tables_too():
+    table = Table(256, 16, 5.0)
+    job = Job((table,), 256, slots=1)
+    for workers, held in ((1, 2.0), (2, 2.0), (4, 1.5)):  # a copy, and a share with a slot
+        cluster = ClusterResources(1e9, workers, workers, **IN_WORKERS)
+        plan = shard(job, cluster, ways=[REPLICATED])
+        assert plan.bytes == pytest.approx([held * table.bytes] * workers)
+        with pytest.raises(ValueError, match="memory binds"):
+            shard(job, cluster, memory=0.99 * held * table.bytes, ways=[REPLICATED])
+
+
+def test_a_host_of_a_plan_has_one_server():
+    cluster = ClusterResources(1e9, servers=4, workers=3, **IN_WORKERS)
+    with pytest.raises(ValueError, match="one for each of the 3 workers, got 4"):
+        shard(Job((Table(1000, 16),), 64), cluster)
 
 
 def test_copies_are_for_tables_of_which_a_worker_gets_no_more_than_of_the_product():

@@ -20,7 +20,14 @@ def launch(
             show_default=False,
         ),
     ],
-    ps: Annotated[int, typer.Option(min=0, help="Number of parameter servers.")] = 1,
+    ps: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            help="Number of parameter servers. [default: 1, or with --servers-in-workers one for "
+            "each worker]",
+        ),
+    ] = None,
     workers: Annotated[
         int, typer.Option(min=1, help="Number of hosts of workers to simulate.")
     ] = 1,
@@ -31,7 +38,8 @@ def launch(
         bool,
         typer.Option(
             "--servers-in-workers",
-            help="Run the servers in the processes of workers, which exchange less with them.",
+            help="The tables are on the workers: the servers run in their processes, which "
+            "exchange less with them.",
         ),
     ] = False,
     evaluator: Annotated[
@@ -107,6 +115,7 @@ def launch(
     """
     if peers is not None:
         for option, given in (
+            ("--ps", ps is not None),
             ("--evaluator", evaluator),
             ("--servers-in-workers", servers_in_workers),
             ("--workers", workers > 1),
@@ -125,6 +134,10 @@ def launch(
         return
 
     count = workers * workers_per_host
+    if ps is None:
+        ps = count if servers_in_workers else 1
+    elif servers_in_workers and not ps:
+        raise UserError("--servers-in-workers: needs at least one server, got --ps 0")
     run_cluster(command, ps, count, int(evaluator), max_restarts, servers_in_workers)
 
 

@@ -61,8 +61,21 @@ def plan(
         ),
     ] = None,
     egress: Annotated[float, typer.Option(help="MB/s that a host can send.")] = 150.0,
-    servers: Annotated[int, typer.Option(help="Number of parameter servers.")] = 2,
+    servers: Annotated[
+        int | None,
+        typer.Option(
+            help="Number of parameter servers. [default: 2, or with --servers-in-workers one for "
+            "each worker]"
+        ),
+    ] = None,
     workers: Annotated[int, typer.Option(help="Number of workers.")] = 1,
+    servers_in_workers: Annotated[
+        bool,
+        typer.Option(
+            "--servers-in-workers",
+            help="The servers are on the hosts of the workers, as with this option of launch.",
+        ),
+    ] = False,
     mode: Annotated[
         str,
         typer.Option(help="sync or async: whether the workers of the hybrid strategies wait."),
@@ -95,7 +108,10 @@ def plan(
         int, typer.Option(help="Optimizer slots per weight: SGD 0, Adagrad 1, Adam 2.")
     ] = 0,
     server_memory: Annotated[
-        float | None, typer.Option(help="GB of a server for tables and slots.")
+        float | None,
+        typer.Option(
+            help="GB of a server for tables and slots; of a host with --servers-in-workers."
+        ),
     ] = None,
     sparse_ms: Annotated[
         float,
@@ -192,8 +208,9 @@ def plan(
         every=every,
         exchanged=exchanged,
         egress=egress,
-        servers=servers,
+        servers=(workers if servers_in_workers else 2) if servers is None else servers,
         workers=workers,
+        servers_in_workers=servers_in_workers,
         mode=mode,
         steps_per_execution=steps_per_execution,
         cores=cores,
@@ -248,6 +265,7 @@ class PlanOptions:
         egress: MB/s that a host can send.
         servers: number of parameter servers.
         workers: number of workers.
+        servers_in_workers: the servers are on the hosts of the workers.
         mode: "sync" or "async": whether the workers of a hybrid wait for each other.
         steps_per_execution: steps of a call of TensorFlow.
         cores: CPU cores of a host.
@@ -275,6 +293,7 @@ class PlanOptions:
     egress: float
     servers: int
     workers: int
+    servers_in_workers: bool
     mode: str
     steps_per_execution: int
     cores: float
@@ -372,11 +391,17 @@ def _cluster(options: PlanOptions) -> ClusterResources:
 
     if options.mode not in MODES:
         raise UserError(f"--mode: expected {' or '.join(MODES)}, got {options.mode!r}")
+    if options.servers_in_workers and options.servers > options.workers:
+        raise UserError(
+            f"--servers-in-workers: each host has one server, so --servers must be at most the "
+            f"{options.workers} of --workers, got {options.servers}"
+        )
     return ClusterResources(
         1e6 * options.egress,
         options.servers,
         options.workers,
         options.cores,
+        servers_in_workers=options.servers_in_workers,
         asynchronous=options.mode == "async",
         steps_per_call=options.steps_per_execution,
     )

@@ -59,14 +59,16 @@ class LocalCluster:
         show: Called with each line that a process writes, prefixed with the task's name.
         evaluators: Number of evaluators.
         servers_in_workers: Whether worker p mod `workers` runs server p in its own process, instead
-            of a process of its own. It must call `HybridTrainer.finish` at its end.
+            of a process of its own. It must call `HybridTrainer.finish` at its end. With as many
+            servers as workers each worker has a part of the tables, and no other process has any.
 
     Attributes:
         cluster: "host:port" of each task, by job, as in `TF_CONFIG`.
         tasks: The running tasks.
 
     Raises:
-        ValueError: A count is too small, or there are several workers or evaluators but no server.
+        ValueError: A count is too small, or there are several workers or evaluators, or servers are
+            to be in workers, but there is no server.
     """
 
     def __init__(
@@ -97,6 +99,8 @@ class LocalCluster:
             raise ValueError(
                 f"evaluators need at least 1 server, got {evaluators} evaluators and 0 servers"
             )
+        if servers_in_workers and not servers:
+            raise ValueError("servers_in_workers needs at least 1 server, got 0 servers")
         self._commands = {
             "worker": list(command),
             "evaluator": list(command),

@@ -263,7 +263,8 @@ def choose(
 
     Another server is chosen only if it shortens a step by at least 2 %. With `compute.costs`,
     servers in the processes of workers are considered too, and chosen unless servers on their own
-    hosts shorten a step by as much.
+    hosts shorten a step by as much. Servers on their own hosts are not considered if the cluster
+    has none.
 
     Args:
         job: The model and its batches.
@@ -281,7 +282,7 @@ def choose(
     """
     least = servers_needed(job, server_memory, cluster.servers)
     places = [cluster.servers_in_workers]
-    if compute is not None and compute.costs is not None:
+    if compute is not None and compute.costs is not None and not cluster.servers_in_workers:
         places = [True, False]
     found = [
         predict(
@@ -343,9 +344,10 @@ def axes(job: Job, servers: int) -> list[str]:
 
 def _reason(best: Prediction, job: Job, least: int) -> str:
     other = BY_COLUMN if best.strategy == BY_ROW else BY_ROW
+    remote = 1 - 1 / best.workers if best.servers_in_workers else 1.0
     up = {
         s: sum(
-            m.bytes * best.servers
+            m.bytes * best.servers * remote
             for m in messages(s, job, best.servers, best.workers)
             if m.sender == WORKER and m.receiver == SERVER
         )

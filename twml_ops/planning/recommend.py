@@ -73,7 +73,7 @@ def hosts_to_break_even(
 
     Args:
         job: The model and its batches.
-        cluster: Egress and cores of each host.
+        cluster: Egress and cores of each host, and whether servers must be in workers.
         compute: The costs, without which one host has no known speed.
         server_memory: See `choose`.
         overlap: See `predict`.
@@ -84,8 +84,9 @@ def hosts_to_break_even(
     alone = predict(SINGLE_MACHINE, job, cluster, compute).steps_per_second
     least = servers_needed(job, server_memory, MAX_HOSTS)
     for hosts in range(2, MAX_HOSTS + 1):
-        splits = [(hosts - workers, workers, False) for workers in range(1, hosts)]
-        splits += [(hosts, hosts, True)]
+        splits = [(hosts, hosts, True)]
+        if not cluster.servers_in_workers:
+            splits += [(hosts - workers, workers, False) for workers in range(1, hosts)]
         for servers, workers, in_workers in splits:
             divided = replace(
                 cluster, servers=servers, workers=workers, servers_in_workers=in_workers

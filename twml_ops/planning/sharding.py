@@ -37,9 +37,10 @@ def shard(
 
     Args:
         job: The model and its batches.
-        cluster: The hosts; each of `servers` is one.
+        cluster: The hosts; each of `servers` is one, which may also be the host of a worker.
         costs: What the parts of a step cost.
-        memory: Bytes that a server can hold, tables with slots; None: no limit.
+        memory: Bytes that a server can hold, tables with slots; None: no limit. On the host of a
+            worker they include the worker's copies of replicated tables.
         ways: Which of `WAYS` to use. "replicated" is for tables with at most as many rows as a
             batch has examples.
 
@@ -47,9 +48,14 @@ def shard(
         The plan.
 
     Raises:
-        ValueError: A way is unknown, no way is possible for a table, `memory` is not positive, or
-            no plan was found that fits.
+        ValueError: A way is unknown, no way is possible for a table, `memory` is not positive,
+            there are more servers than the workers that run them, or no plan was found that fits.
     """
+    if cluster.servers_per_host > 1:
+        raise ValueError(
+            f"servers in workers must be at most one for each of the {cluster.workers} workers, "
+            f"got {cluster.servers}"
+        )
     unknown = [w for w in ways if w not in WAYS]
     if unknown or not ways:
         raise ValueError(f"ways must be some of {', '.join(WAYS)}; got {list(ways)!r:.200}")

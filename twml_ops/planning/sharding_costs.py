@@ -108,9 +108,10 @@ def _on_workers(table: Table, job: Job, cluster: ClusterResources, costs: CpuCos
 
     Several workers get the values in each step and send the gradients of rows, as of dense weights.
     Which server has the values is not known, so that each has its share of them.
+    On a host that is a worker and a server, the memory has both its share and the worker's copy.
     """
     entries, rows, units = table.ids(job.batch), table.rows(job.batch), table.units
-    shared = cluster.workers > 1
+    shared, remote = cluster.workers > 1, cluster.remote_share
     own = StepParts(
         table=1,
         entry=entries,
@@ -121,10 +122,12 @@ def _on_workers(table: Table, job: Job, cluster: ClusterResources, costs: CpuCos
     seconds, stored = own.times(costs.alone).elapsed(cluster.cores), 0.0
     if shared:
         update = StepParts(weight=rows * units).times(costs.server).elapsed(cluster.cores)
-        of_servers = cluster.workers * (update + table.bytes / cluster.egress)
-        sent = rows * (units * FLOAT_BYTES + ROW_ID_BYTES)
+        of_servers = cluster.workers * (update + remote * table.bytes / cluster.egress)
+        sent = remote * rows * (units * FLOAT_BYTES + ROW_ID_BYTES)
         seconds += sent / cluster.egress + of_servers / cluster.servers
         stored = table.bytes * (1 + job.slots) / cluster.servers
+    if cluster.servers_in_workers:
+        stored += table.bytes * (1 if shared else 1 + job.slots)
     return Placed(REPLICATED, 0, (seconds,) * cluster.servers, (stored,) * cluster.servers)
 
 
@@ -145,9 +148,8 @@ def _loads(
         for p, n in zip(parts, numbers, strict=True)
     ]
     worker = StepParts(table=1, entry=entries, activation=sum(numbers)).times(costs.worker)
-    of_worker = worker.elapsed(cluster.cores) + sum(sent) / cluster.egress
     seconds, stored = [], []
-    for part, number in zip(parts, numbers, strict=True):
+    for part, number, leaving in zip(parts, numbers, _leaving(sent, cluster), strict=True):
         work = StepParts(
             table=1.0 if part.columns else 0.0,
             entry=entries * part.entries,
@@ -157,9 +159,25 @@ def _loads(
         )
         cpu = work.times(costs.server).elapsed(cluster.cores)
         products = job.bytes_of_products(number, job.batch * part.examples)
-        seconds.append(of_worker + cluster.workers * (cpu + products / cluster.egress))
+        of_worker = worker.elapsed(cluster.cores) + leaving / cluster.egress
+        arriving = cluster.remote_share * products / cluster.egress
+        seconds.append(of_worker + cluster.workers * (cpu + arriving))
         stored.append(table.bytes * (1 + job.slots) * part.rows * part.columns)
     return seconds, stored
+
+
+def _leaving(sent: Sequence[float], cluster: ClusterResources) -> list[float]:
+    """For each server, the bytes that leave the host of a worker which waits for this server.
+
+    If servers are in workers, this is the mean of the workers on other hosts. A worker has what it
+    sends to its own server in its process.
+    """
+    total = sum(sent)
+    if not cluster.servers_in_workers:
+        return [total] * len(sent)
+    if cluster.workers == 1:
+        return [0.0] * len(sent)
+    return [total - (total - of_server) / (cluster.workers - 1) for of_server in sent]
 
 
 def _turned(values: Sequence[float], first: int) -> tuple[float, ...]:

@@ -70,9 +70,10 @@ def print_plan(console: Console, plan: Plan, picture: Path | None) -> None:
         f"{job.batch:,} examples has {ids:,.0f} entries in {rows:,.0f} rows",
         soft_wrap=True,
     )
+    place = " of hybrids in their processes" if cluster.servers_in_workers else ""
     console.print(
-        f"[bold]cluster[/]  {_count(cluster.servers, 'server')}, "
-        f"{_count(cluster.workers, 'worker')}, {cluster.egress / 1e6:,.0f} MB/s from each",
+        f"[bold]cluster[/]  {_count(cluster.workers, 'worker')}, "
+        f"{_count(cluster.servers, 'server')}{place}, {cluster.egress / 1e6:,.0f} MB/s from each",
         soft_wrap=True,
     )
     costs = plan.compute.costs

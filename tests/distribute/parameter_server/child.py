@@ -13,6 +13,7 @@ from tests.distribute.parameter_server import (
     plan_child_tests,
     shared_rows_child_tests,
     storage_child_tests,
+    tables_on_workers_child_tests,
     tower_child_tests,
     training_child_tests,
 )
@@ -33,6 +34,7 @@ __all__ = [
     "plan_child_tests",
     "shared_rows_child_tests",
     "storage_child_tests",
+    "tables_on_workers_child_tests",
     "tower_child_tests",
     "training_child_tests",
 ]

@@ -91,6 +91,11 @@ SCENARIOS = {
         "steps": 8, **PLANNED, "kills": [[3, "ps", 1, 3], [6, "worker", 1, 3]],
         "checkpoints": True, "checkpoint_every": 2, "timeout": 120, "limit": 1800,
     },
+    "plan on workers, kills": {
+        "steps": 8, **PLANNED, "servers_in_workers": True,
+        "kills": [[3, "worker", 1, 3], [6, "worker", 0, 3]],
+        "checkpoints": True, "checkpoint_every": 2, "timeout": 120, "limit": 1800,
+    },
     "several steps": {"steps": 20, "steps_per_execution": 4, **SYNCHRONOUS},
     "servers in workers": {
         "steps": 20, "steps_per_execution": 3, "servers_in_workers": True, **SYNCHRONOUS,
@@ -287,6 +292,29 @@ def test_planned_tables_of_several_workers_equal_whole_tables(child, workers):
     whole = {**run, "tables": [f"table_{n}" for n in names], "servers": 1, "workers": 1}
     want = child.request(whole)["weights"]
     assert_close_by_way(names, want, got)
+
+
+@pytest.mark.slow
+@pytest.mark.one_tf
+@pytest.mark.parametrize("workers", [1, 2, 4])
+def test_tables_on_workers_have_the_bits_of_the_same_plan_on_servers(child, workers):
+    """One server in each worker. Whole tables in one process have them but for orders of sums."""
+    names = names_of_tables(["table", "row", "column", "replicated"], ["sgd", "adagrad"])
+    run = {"steps": 4, "mode": "sync", "tables": names, "servers": workers, "workers": workers}
+    apart, inside = (child.request({**run, "servers_in_workers": own}) for own in (False, True))
+    assert inside["deaths"] == []
+    assert inside["weights"] == apart["weights"]
+    whole = {**run, "tables": [f"table_{n}" for n in names], "servers": 1, "workers": 1}
+    assert_close_by_way(names, child.request(whole)["weights"], inside["weights"])
+
+
+@pytest.mark.slow
+@pytest.mark.one_tf
+def test_a_planned_run_has_the_same_bits_after_killed_hosts_of_a_worker_and_its_shards(outcome):
+    killed = outcome("plan on workers, kills")
+    assert "hang" not in killed
+    assert [d[:2] for d in killed["deaths"] if d[2] == 9] == [["worker", 1], ["worker", 0]]
+    assert killed["weights"] == outcome("plan")["weights"]
 
 
 @pytest.mark.one_tf

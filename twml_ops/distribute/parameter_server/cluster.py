@@ -108,11 +108,13 @@ class Cluster:
                 f"tasks of the cluster, got {json.dumps(task)}"
             )
         if own_servers and (
-            job != "worker" or not 0 <= min(own_servers) <= max(own_servers) < len(servers)
+            job != "worker"
+            or len(set(own_servers)) < len(own_servers)
+            or not 0 <= min(own_servers) <= max(own_servers) < len(servers)
         ):
             raise ValueError(
-                f'TF_CONFIG: "servers" of a task must be numbers of the {len(servers)} ps tasks, '
-                f"and the task a worker, got {json.dumps(task)}"
+                f'TF_CONFIG: "servers" of a task must be different numbers of the {len(servers)} '
+                f"ps tasks, and the task a worker, got {json.dumps(task)}"
             )
         return cls(servers, workers, job, index, evaluators, own_servers, start)
 
@@ -150,8 +152,8 @@ class Cluster:
             timeout: Limit in seconds for each server to accept connections.
 
         Raises:
-            ClusterError: A server could not be reached within `timeout` seconds, or the connection
-                failed.
+            ClusterError: A server of this process cannot listen at its address, a server could not
+                be reached within `timeout` seconds, or the connection failed.
             ImportError: The op library, which servers need, is not loaded.
         """
         if not self.servers or self in _connected:
@@ -159,7 +161,14 @@ class Cluster:
         require_native("Training with parameter servers")
         deadline = time.monotonic() + timeout
         for i in self.own_servers:
-            _own_servers.append(start_server(dataclasses.replace(self, job="ps", index=i)))
+            try:
+                _own_servers.append(start_server(dataclasses.replace(self, job="ps", index=i)))
+            except tf.errors.OpError as e:
+                raise ClusterError(
+                    f"{self.job} {self.index} cannot run ps {i}: its port must be free on this "
+                    f"host, and no other process may run it, got {self.servers[i]} "
+                    f"({e.message[:300]})"
+                ) from e
         for i, address in enumerate(self.servers):
             _wait_for_port(address, f"ps {i}", deadline)
         if self.job == "worker":
