@@ -17,6 +17,7 @@ import tensorflow as tf
 from twml_ops import ops
 from twml_ops._keras import as_declared
 from twml_ops.ops._library import library
+from twml_ops.ops.stock import check
 
 
 class SparseBatch(NamedTuple):
@@ -43,11 +44,12 @@ Rebuild = Callable[[SparseBatch, int], Any]
 _SOURCE_CSR = "_twml_ops_made_of"
 
 
-def parse(inputs: Any) -> tuple[SparseBatch, Rebuild]:
+def parse(inputs: Any, hashes: bool = False) -> tuple[SparseBatch, Rebuild]:
     """Converts a batch of any form to CSR.
 
     Args:
         inputs: A batch in one of the three forms above.
+        hashes: Whether ids are any 64 bits; see `as_ids`.
 
     Returns:
         `(batch, rebuild)`. `rebuild(other, num_columns)` converts a CSR batch with as many rows to
@@ -57,6 +59,7 @@ def parse(inputs: Any) -> tuple[SparseBatch, Rebuild]:
 
     Raises:
         ValueError: `inputs` has none of the forms.
+        tf.errors.InvalidArgumentError: see `as_ids`.
     """
     if isinstance(inputs, tf.SparseTensor):
         return _parse_sparse(inputs)
@@ -66,9 +69,9 @@ def parse(inputs: Any) -> tuple[SparseBatch, Rebuild]:
     ids = as_declared(ids, tf.int64)
     if isinstance(ids, tf.RaggedTensor):
         if values is None or isinstance(values, tf.RaggedTensor):
-            return _parse_ragged(ids, values)
+            return _parse_ragged(ids, values, hashes)
     elif _is_matrix(ids) and ids.dtype.is_integer and (values is None or _is_matrix(values)):
-        return _parse_padded(ids, values)
+        return _parse_padded(ids, values, hashes)
     raise ValueError(
         "inputs must be a tf.SparseTensor [B, N], a pair of tf.RaggedTensor (ids, values) or one "
         "ragged integer ids, or a padded dense pair (ids [B, M], values [B, M]) with id -1 as "
@@ -130,7 +133,7 @@ def _parse_sparse(inputs: tf.SparseTensor) -> tuple[SparseBatch, Rebuild]:
 
 
 def _parse_ragged(
-    ids: tf.RaggedTensor, values: tf.RaggedTensor | None
+    ids: tf.RaggedTensor, values: tf.RaggedTensor | None, hashes: bool
 ) -> tuple[SparseBatch, Rebuild]:
     if ids.ragged_rank != 1 or not ids.dtype.is_integer or ids.flat_values.shape.rank != 1:
         raise ValueError(f"ragged ids must be integer [B, None], got {_describe(ids)}")
@@ -143,7 +146,7 @@ def _parse_ragged(
         if values.row_splits is not ids.row_splits:
             values_splits = tf.cast(values.row_splits, tf.int64)
             flat = _require_equal(splits, values_splits, "row lengths", flat)
-    batch = SparseBatch(_as_ids(ids.flat_values), flat, splits)
+    batch = SparseBatch(as_ids(ids.flat_values, hashes), flat, splits)
 
     def rebuild(other: SparseBatch, num_columns: int) -> Any:
         del num_columns  # ragged rows have no width
@@ -160,10 +163,12 @@ def _parse_ragged(
     return batch, rebuild
 
 
-def _parse_padded(ids: tf.Tensor, values: tf.Tensor | None) -> tuple[SparseBatch, Rebuild]:
+def _parse_padded(
+    ids: tf.Tensor, values: tf.Tensor | None, hashes: bool
+) -> tuple[SparseBatch, Rebuild]:
     if values is not None and not (ids.shape.is_fully_defined() and ids.shape == values.shape):
         values = _require_equal(tf.shape(ids), tf.shape(values), "shape", values)
-    ids = _as_ids(ids)
+    ids = as_ids(ids, hashes)
     if library.uses_static_shapes:
         return _parse_static(ids, values)
     present = tf.not_equal(ids, -1)  # `!=` compares Python objects in a version 1 graph
@@ -233,7 +238,25 @@ def _require_equal(ids_size: Any, values_size: Any, what: str, values: tf.Tensor
         return tf.identity(values)
 
 
-def _as_ids(ids: tf.Tensor) -> tf.Tensor:
+def as_ids(ids: tf.Tensor, hashes: bool = False) -> tf.Tensor:
+    """Integer ids as int32 or int64.
+
+    Args:
+        ids: Of any integer type.
+        hashes: Whether ids are any 64 bits: an id of uint64 becomes the int64 of the same bits.
+
+    Raises:
+        tf.errors.InvalidArgumentError: An id of uint64 is 2^63 or more, and not `hashes`. Its int64
+            would be negative, and stand for a missing value, padding or another row.
+    """
+    if ids.dtype == tf.uint64 and not hashes:
+        limit = tf.constant(1 << 63, tf.uint64)
+        below = check.Precondition(
+            lambda: tf.reduce_all(ids < limit),
+            "ids of uint64 must be below 2^63 (for hashes, take them modulo 2^63), got {}",
+            (lambda: tf.reduce_max(ids),),
+        )
+        ids = check.require(ids, below)
     return ids if ids.dtype in (tf.int32, tf.int64) else tf.cast(ids, tf.int64)
 
 

@@ -390,6 +390,36 @@ def test_example_weights_and_a_wrong_optimizer_in_a_model_fn(tmp_path):
         tf.estimator.Estimator(wrong, str(tmp_path / "n")).train(input_fn, steps=1)
 
 
+@pytest.mark.parametrize("labels", [[-1], [-1, 1]], ids=["B", "B1"])
+@pytest.mark.parametrize("predictions", [[-1], [-1, 1]], ids=["b", "b1"])
+def test_the_loss_is_that_of_each_example_whatever_the_ranks(labels, predictions):
+    rng = np.random.default_rng(4)
+    p, y = (rng.random(64).astype(np.float32) for _ in range(2))
+    model_fn = estimator.make_model_fn(
+        lambda: lambda features, training: tf.reshape(features["p"], predictions),
+        optimizers.SGD(0.1),
+        loss=lambda a, b: tf.reshape(tf.square(a - b), [-1]),
+        weight_feature="w",
+    )
+    with tf.Graph().as_default(), v1.Session() as session:
+        features = {"p": tf.constant(p), "w": tf.constant(y)}
+        spec = model_fn(features, tf.reshape(tf.constant(y), labels), "eval")
+        loss = session.run(spec.loss)
+    assert loss == pytest.approx(np.mean(y * (y - p) ** 2), rel=1e-5)
+
+
+@pytest.mark.parametrize("mode", ["train", "eval"])
+def test_a_missing_weight_feature_is_an_error(mode):
+    model_fn = estimator.make_model_fn(
+        lambda: lambda features, training: features["p"], optimizers.SGD(0.1), weight_feature="w"
+    )
+    with tf.Graph().as_default():
+        features = {"p": tf.ones([2, 1])}
+        with pytest.raises(ValueError, match=r"one of the features \['p'\], got 'w'"):
+            model_fn(features, tf.ones([2, 1]), mode)
+        assert model_fn(features, None, "infer").mode == "infer"
+
+
 def test_a_model_fn_written_by_hand_trains_evaluates_and_predicts(tmp_path):
     rng = np.random.default_rng(5)
     ids = rng.integers(0, N, (320, 3))

@@ -57,6 +57,18 @@ def test_infinite_numbers_are_not_counted_and_clipped():
     np.testing.assert_allclose(found, [-1, 5, 1, -5], rtol=1e-5)
 
 
+def test_infinite_numbers_of_a_constant_field_are_zero(tmp_path):
+    layer = adapted()
+    numbers = tf.constant(np.float32([[1, 1, np.inf, -np.inf]]))
+    found = layer([numbers, tf.ones([1, 4], tf.bool)]).numpy()
+    assert not found[:, 2:].any()
+    inputs = [tf.keras.Input([4], name=n, dtype=d) for n, d in (("x", "float32"), ("p", "bool"))]
+    export.to_scorer(tf.keras.Model(inputs, layer(inputs)), tmp_path / "scorer")
+    batch = {"x": numbers.numpy(), "p": np.ones([1, 4], bool)}
+    scores = core.Scorer.load(tmp_path / "scorer").predict(batch)
+    np.testing.assert_allclose(scores, found, rtol=1e-5, atol=1e-6)
+
+
 def test_missing_numbers_may_be_nan():
     numbers, present = data()
     spoiled = np.where(present, numbers, np.nan)

@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from twml_ops import core, export, layers, ops
 from twml_ops.layers import SparseTable
+from twml_ops.models.hashed_ids import HashedIds
 from twml_ops.ops._library import library
 from twml_ops.ops.stock import library as stock
 
@@ -141,3 +142,47 @@ def test_another_word_is_refused(make):
         ValueError, match=re.escape("out_of_range must be one of ('error', 'wrap')")
     ):
         make(**options, out_of_range="clip")
+
+
+BEYOND = np.array([[3], [(1 << 63) + 3]], np.uint64)  # the second one is negative as int64
+
+
+@pytest.mark.parametrize("graph", [False, True], ids=["eager", "graph"])
+@pytest.mark.parametrize("out_of_range", ["error", "wrap"])
+@pytest.mark.parametrize("name", [*CASES, "category_rows"])
+def test_an_unsigned_id_is_its_own_number_or_an_error(name, out_of_range, graph):
+    if name == "category_rows":
+        layer = layers.CategoryRows(1, min_count=1)
+        layer.adapt([np.array([[3]])])
+    else:
+        options = {"out_of_range": out_of_range}
+        layer = CASES[name](**options)
+
+    def call(ids):
+        if name in ("bag", "partitioned", "grouped"):
+            ids = tf.RaggedTensor.from_tensor(ids)
+        found = layer({"f": ids})["f"] if name == "grouped" else layer(ids)
+        return found
+
+    called = tf.function(call) if graph else call
+    np.testing.assert_array_equal(
+        call(tf.constant(BEYOND[:1])), call(tf.constant(BEYOND[:1].astype(np.int64)))
+    )
+    with pytest.raises(tf.errors.InvalidArgumentError, match="uint64 must be below 2\\^63"):
+        called(tf.constant(BEYOND))
+
+
+def test_ids_that_are_hashes_may_have_any_64_bits():
+    lookup = layers.DynamicLookup(8)
+    hashed = HashedIds(10)
+    for layer, training in ((lookup, {"training": True}), (hashed, {})):
+        ids = BEYOND.astype(np.int64)
+        np.testing.assert_array_equal(layer(BEYOND, **training), layer(ids, **training))
+        assert len(np.unique(layer(BEYOND, **training))) == 2
+
+
+def test_ids_beyond_int64_are_not_counted():
+    counts = layers.CategoryRows(1).new_counts()
+    with pytest.raises(ValueError, match="ids must be below 2"):
+        counts.update(0, BEYOND)
+    assert counts.distinct() == [0]

@@ -8,7 +8,13 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from twml_ops.metrics import CalibrationRatio, NormalizedEntropy, RelativeCrossEntropy
+from twml_ops.metrics import (
+    ROCAUC,
+    CalibrationRatio,
+    ExactROCAUC,
+    NormalizedEntropy,
+    RelativeCrossEntropy,
+)
 
 ALL = [NormalizedEntropy, RelativeCrossEntropy, CalibrationRatio]
 EPSILON = 1e-7
@@ -220,3 +226,11 @@ def test_fit_evaluate_and_keras_file(tmp_path, run_eagerly):
     predicted = model.predict(p[:, None], verbose=0)[:, 0]
     want = [REFERENCE[m](y, predicted, w) for m in ALL]
     np.testing.assert_allclose(got[1:], want, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("metric", [*ALL, ROCAUC, ExactROCAUC])
+@pytest.mark.parametrize("labels, predictions", [(1, 4), (4, 1), (4, 8)])
+def test_one_label_is_not_broadcast_to_many_predictions(metric, labels, predictions):
+    m = metric()
+    with pytest.raises((tf.errors.InvalidArgumentError, ValueError)):
+        m.update_state(np.ones(labels), np.full([predictions, 1], 0.5))

@@ -153,3 +153,18 @@ def test_bad_arguments_are_refused(arguments, message):
 def test_labels_without_segments_are_refused():
     with pytest.raises(ValueError, match=r"y_true must be \[B, 2\], label and segment"):
         Segmented(ROCAUC(), 2).update_state([[0.0], [1.0]], [0.2, 0.3])
+
+
+@pytest.mark.parametrize(
+    "segments",
+    [
+        np.array([0, 1 << 32, -(1 << 32), 1, (1 << 32) + 1], np.int64),
+        np.array([0, 1 << 63, (1 << 64) - 1, 1, 1 << 32], np.uint64),
+        np.array([0, np.nan, -0.5, 1, 1e300]),
+    ],
+    ids=["int64", "uint64", "float64"],
+)
+def test_no_number_out_of_range_becomes_a_segment(segments):
+    m = Segmented(CalibrationRatio(), 2)
+    m.update_state(np.ones(5), [0.5, 0.1, 0.2, 0.7, 0.3], segments=segments)
+    np.testing.assert_allclose(m.values(), [0.5, 0.7], rtol=1e-6)

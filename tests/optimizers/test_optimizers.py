@@ -132,16 +132,28 @@ def test_rows_without_a_gradient_keep_every_bit(name):
         assert slot[N // 2 :].tobytes() == initial[N // 2 :].tobytes()
 
 
-def test_variables_can_be_excluded_from_weight_decay():
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        lambda o: o,
+        lambda o: optimizers.CompositeOptimizer(optimizers.SGD(0.0), {"w|other": o}),
+        pytest.param(
+            lambda o: optimizers.LossScaleOptimizer(o, initial_scale=1.0),
+            marks=pytest.mark.skipif(not KERAS_3, reason="it is the class of Keras 2"),
+        ),
+    ],
+    ids=["alone", "composite", "loss_scale"],
+)
+def test_variables_can_be_excluded_from_weight_decay(wrap):
     w, other = tf.Variable(random(N, D), name="w"), tf.Variable(random(N, D), name="other")
-    start = w.numpy()
-    optimizer = optimizers.SGD(0.1, weight_decay=0.5)
+    start, start_of_other = w.numpy(), other.numpy()
+    optimizer = wrap(optimizers.SGD(0.1, weight_decay=0.5))
     optimizer.exclude_from_weight_decay(var_list=[other])
     optimizer.build([w, other])
     nothing = tf.IndexedSlices(tf.zeros([1, D]), tf.constant([3]), [N, D])
     optimizer.apply_gradients([(nothing, w), (nothing, other)])
     assert_close(w.numpy()[3], start[3] * 0.95)
-    np.testing.assert_array_equal(other.numpy(), start)
+    np.testing.assert_array_equal(other.numpy(), start_of_other)
 
 
 def test_schedules_and_new_learning_rates_are_followed():

@@ -14,6 +14,7 @@ from twml_ops.ops._library import library
 
 v1 = tf.compat.v1
 Receiver = Callable[[], Any]
+_PREDICT = tf.estimator.ModeKeys.PREDICT
 _STATE = ("_feature_ids", "_boundaries", "_splits")
 
 
@@ -39,15 +40,17 @@ def make_model_fn(
             The metric "loss" is always computed.
         loss: the name of a Keras loss, or a function (labels, predictions) → losses [B]. The
             weighted losses are averaged over the batch, and the model's own losses are added.
+            As in `fit`, labels [B] match predictions [B, 1], and the reverse.
         weight_feature: name of the feature that has the examples' weights. It is not passed to the
-            model.
+            model, and predictions do not need it.
         prediction_name: name of the predictions' tensor.
         warm_start_from: the checkpoint from which training starts; see `warm_start`.
         warm_start_scopes: the scopes of `warm_start`.
 
     Returns:
         A function `model_fn(features, labels, mode)`. It raises TypeError if the optimizer would
-        not train anything; see `as_v1`.
+        not train anything (see `as_v1`), and ValueError if the weights are missing in training or
+        evaluation.
     """
     losses = tf.keras.losses.get(loss)
 
@@ -57,17 +60,22 @@ def make_model_fn(
         if weight_feature is not None and isinstance(features, dict):
             features = dict(features)
             weights = features.pop(weight_feature, None)
+        if weight_feature is not None and weights is None and mode != _PREDICT:
+            raise ValueError(
+                f"weight_feature must be one of the features {_names(features)}, got "
+                f"{weight_feature!r}"
+            )
         model = model_builder()
         predictions = model(features, training=training)
         if training and warm_start_from is not None:
             warm_start(warm_start_from, warm_start_scopes)
         named = {prediction_name: predictions}
-        if mode == tf.estimator.ModeKeys.PREDICT:
+        if mode == _PREDICT:
             output = tf.estimator.export.PredictOutput(named)
             return tf.estimator.EstimatorSpec(
                 mode, predictions=named, export_outputs={"serving_default": output}
             )
-        total = _mean(losses(labels, predictions), weights)
+        total = _mean(losses(_shaped_like(predictions, labels), predictions), weights)
         total += tf.add_n([tf.zeros([]), *getattr(model, "losses", [])])
         if not training:
             evaluated = metric_ops(metrics() if metrics else [], labels, predictions, weights)
@@ -79,6 +87,23 @@ def make_model_fn(
         )
 
     return model_fn
+
+
+def _names(features: Any) -> list[str]:
+    return sorted(features) if isinstance(features, dict) else []
+
+
+def _shaped_like(predictions: tf.Tensor, labels: Any) -> tf.Tensor:
+    """Labels of the rank of the predictions; [B] and [B, 1] would be broadcast to [B, B]."""
+    labels = tf.convert_to_tensor(labels)
+    ranks = labels.shape.rank, predictions.shape.rank
+    if None in ranks or abs(ranks[0] - ranks[1]) != 1:
+        return labels
+    if ranks[0] < ranks[1] and predictions.shape[-1] == 1:
+        return labels[..., tf.newaxis]
+    if ranks[0] > ranks[1] and labels.shape[-1] == 1:
+        return tf.squeeze(labels, -1)
+    return labels
 
 
 def _mean(losses: tf.Tensor, weights: Any) -> tf.Tensor:

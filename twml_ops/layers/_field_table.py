@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from twml_ops import ops
-from twml_ops._batch import SparseBatch, parse, with_weightless_padding
+from twml_ops._batch import SparseBatch, as_ids, parse, with_weightless_padding
 
 
 class FieldTable:
@@ -52,10 +52,9 @@ class FieldTable:
         self, ids: tf.Tensor, first: int, last: int, pooled: bool = False
     ) -> tuple[tf.Tensor, tf.Tensor]:
         """`ops.field_rows` of ids [B, last - first] of the table's fields first .. last."""
-        ids = ids if ids.dtype in (tf.int32, tf.int64) else tf.cast(ids, tf.int64)
         sizes, first_row = self._sizes[first:last].tolist(), int(self._starts[first])
         return ops.field_rows(
-            ids, sizes, first_row=first_row, pooled=pooled, out_of_range=self._out_of_range
+            as_ids(ids), sizes, first_row=first_row, pooled=pooled, out_of_range=self._out_of_range
         )
 
     def parts(self, ids: Any, bags: Sequence[Any], pooled: bool) -> list[SparseBatch]:

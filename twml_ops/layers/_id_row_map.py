@@ -43,11 +43,14 @@ class IdCounts:
             ids: integers of any shape; negative ones are missing values, which are not counted.
 
         Raises:
-            ValueError: there is no such field, or the ids are no integers. Nothing is counted.
+            ValueError: there is no such field, or the ids are no integers below 2^63. Nothing is
+                counted.
         """
         flat = np.ravel(np.asarray(ids))
         if flat.dtype.kind not in "iu":
             raise ValueError(f"ids must be integers, got {flat.dtype}")
+        if flat.dtype == np.uint64 and np.any(flat >= np.uint64(1 << 63)):
+            raise ValueError(f"ids must be below 2^63, got {flat.max()}")
         if not 0 <= field < self.num_fields:
             raise ValueError(f"field must be in [0, {self.num_fields}), got {field}")
         known = flat[flat >= 0].astype(np.int64)

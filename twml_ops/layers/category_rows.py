@@ -9,6 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from twml_ops import ops
+from twml_ops._batch import as_ids
 from twml_ops._category_hash import id_keys
 from twml_ops._keras import as_declared, is_of_symbolic_build, serializable
 from twml_ops.layers._arguments import check_positive_integer
@@ -216,7 +217,8 @@ class CategoryRows(ResizableState, tf.keras.layers.Layer):
         for bag in parts:
             if not isinstance(bag, tf.RaggedTensor) or not bag.dtype.is_integer:
                 raise ValueError("a bag must be a ragged tensor of integers")
-        return matrix, parts
+        matrix = None if matrix is None else as_ids(matrix)
+        return matrix, [bag.with_flat_values(as_ids(bag.flat_values)) for bag in parts]
 
     @property
     def _not_adapted(self) -> str:

@@ -173,7 +173,7 @@ class DynamicLookup(tf.keras.layers.Layer):
         if training is not False:
             _check_can_train()
         with library.on_host():
-            batch, rebuild = parse(inputs)
+            batch, rebuild = parse(inputs, hashes=True)
             if self._remote is not None:
                 rows = self._remote.rows(tf.cast(batch.ids, tf.int64), training)
                 return batch._replace(ids=rows), tf.zeros([0], tf.int64), rebuild

@@ -157,7 +157,7 @@ class FieldLogarithms(tf.keras.layers.Layer):
         if numbers.shape.rank != 2 or numbers.shape[1] != self.num_fields:
             raise ValueError(f"numbers must be [B, {self.num_fields}], got {numbers.shape}")
         x = tf.where(present, tf.cast(numbers, tf.float32), 0.0)
-        y = tf.sign(x) * tf.math.log1p(tf.abs(x))
+        y = tf.sign(x) * tf.math.log1p(tf.minimum(tf.abs(x), x.dtype.max))  # inf times 0 is NaN
         scale, offset = (tf.convert_to_tensor(w) for w in (self.scale, self.offset))
         return tf.where(present, tf.clip_by_value(y * scale + offset, -self.limit, self.limit), 0.0)
 

@@ -160,7 +160,8 @@ class VectorMetric(Streaming):
 def flat_examples(y_true: Any, y_pred: Any, sample_weight: Any) -> Examples:
     """Converts the arguments of `update_state` to flat float64 tensors."""
     predictions = tf.cast(tf.convert_to_tensor(y_pred), tf.float64)
-    labels = tf.reshape(tf.cast(y_true, tf.float64), [-1])
+    # Not [-1], since a single label would be broadcast to all predictions.
+    labels = tf.reshape(tf.cast(y_true, tf.float64), [tf.size(predictions)])
     if sample_weight is None:
         weights = tf.ones_like(predictions)
     else:

@@ -113,9 +113,10 @@ class Segmented(Streaming):
                 )
             y_true, segments = y_true[:, 0], y_true[:, 1]
         examples = flat_examples(y_true, y_pred, sample_weight)
-        groups = tf.cast(tf.reshape(segments, [-1]), tf.int32)
-        known = (groups >= 0) & (groups < len(self.segments))
-        groups = tf.where(known, groups, -tf.ones_like(groups))
+        # As float64, since other integers than int32 could become known segments.
+        numbers = tf.reshape(tf.cast(segments, tf.float64), [-1])
+        known = (numbers >= 0) & (numbers < len(self.segments))
+        groups = tf.cast(tf.where(known, numbers, -tf.ones_like(numbers)), tf.int32)
         tally = self._metric().tally(examples, groups, len(self.segments))
         weight = tf.math.unsorted_segment_sum(examples.weights, groups, len(self.segments))
         return tf.concat([tally, weight[:, tf.newaxis]], axis=1)

@@ -51,7 +51,7 @@ class HashedIds(tf.keras.layers.Layer):
             The batch in the same form, with ids in [0, 2^bits). Values and padding are unchanged.
         """
         with library.on_host():
-            batch, rebuild = parse(inputs)
+            batch, rebuild = parse(inputs, hashes=True)
             return rebuild(batch._replace(ids=ops.hash_ids(batch.ids, self.bits)), self.output_dim)
 
     def compute_output_shape(self, input_shape: Any) -> Any:

@@ -186,6 +186,19 @@ class CompositeOptimizer(tf.keras.optimizers.Optimizer):
             if matching:
                 optimizer.build(matching)
 
+    def exclude_from_weight_decay(self, var_list: Any = None, var_names: Any = None) -> None:
+        """Excludes variables from the weight decay of every optimizer.
+
+        Args:
+            var_list: variables.
+            var_names: texts that occur in the names of variables.
+
+        Raises:
+            ValueError: an optimizer is built.
+        """
+        for optimizer in self.all_optimizers:
+            optimizer.exclude_from_weight_decay(var_list, var_names)
+
     def apply_gradients(self, grads_and_vars: Any, *args: Any, **kwargs: Any) -> Any:
         """Applies each gradient with the optimizer of its variable.
 

@@ -70,6 +70,18 @@ else:
             with _scaling_rows():
                 super().build(var_list)
 
+        def exclude_from_weight_decay(self, var_list: Any = None, var_names: Any = None) -> None:
+            """Excludes variables from the weight decay of the inner optimizer.
+
+            Args:
+                var_list: variables.
+                var_names: texts that occur in the names of variables.
+
+            Raises:
+                ValueError: the inner optimizer is built.
+            """
+            self.inner_optimizer.exclude_from_weight_decay(var_list, var_names)
+
         def check_finite(self, grads: Sequence[Any]) -> tf.Tensor:
             """Whether all gradients are finite, on all replicas.
 

@@ -1,6 +1,7 @@
 // Steps on fields: columns of numbers, and vectors of columns.
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "cc/core/scorer/step_reader.h"
 #include "cc/core/scorer/table.h"
@@ -112,7 +113,9 @@ class FieldLogarithmsStep : public Step {
     for (int64_t r = 0; r < frame.rows; ++r) {
       for (size_t c = 0; c < scale_.size(); ++c) {
         const float x = numbers[r][c];
-        const float logarithm = std::copysign(std::log1p(std::abs(x)), x);
+        // The logarithm of infinity times a scale of 0 would be NaN.
+        const float size = std::min(std::abs(x), std::numeric_limits<float>::max());
+        const float logarithm = std::copysign(std::log1p(size), x);
         const float scaled = logarithm * scale_[c] + offset_[c];
         y[r][c] = !present[r][c]       ? 0.0f
                   : std::isnan(scaled) ? scaled
