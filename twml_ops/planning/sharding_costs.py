@@ -114,7 +114,7 @@ def _on_workers(table: Table, job: Job, cluster: ClusterResources, costs: CpuCos
     own = StepParts(
         table=1,
         entry=entries,
-        activation=job.batch * units,
+        activation=job.batch * table.sent,
         product=entries * units,
         weight=0 if shared else rows * units,
     )
