@@ -10,6 +10,7 @@ the steps of many plans are compared with the predicted ones.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -27,6 +28,7 @@ from twml_ops.planning.sharding_plan import REPLICATED, TABLE, WAYS
 BEST = "plan"
 IN_TURN = "all by table, server after server"
 EGRESS = 1.25e9  # bytes per second of a host, for the plans
+DEFAULT_EGRESS = (50.0, 500.0)
 BY = "benchmarks/sharding_plans"
 
 
@@ -44,7 +46,10 @@ def main(
         int, typer.Option(min=0, help="Compare so many plans with their predictions instead.")
     ] = 0,
     cores: Annotated[float, typer.Option(help="With --rank: cores of a host.")] = 0.2,
-    egress: Annotated[float, typer.Option(help="With --rank: MB/s that a host can send.")] = 50.0,
+    egress: Annotated[
+        list[float] | None,
+        typer.Option(help="With --rank: MB/s that a host can send; repeat it. [default: 50, 500]"),
+    ] = None,
     rounds: Annotated[int, typer.Option(min=1, help="With --rank: rounds of all plans.")] = 5,
     costs: Annotated[
         Path | None,
@@ -59,7 +64,10 @@ def main(
     about = machine.describe(machine.command_line("benchmarks.sharding_plans"))
     job = {"tables": count, "seed": seed, "batch": batch, "most_rows": most_rows}
     if rank:
-        hosts = ClusterResources(1e6 * egress, servers=servers, cores=cores)
+        hosts = [
+            ClusterResources(1e6 * rate, servers=servers, cores=cores)
+            for rate in egress or DEFAULT_EGRESS
+        ]
         found = rank_plans(job, hosts, memory, rank, rounds, costs)
         text = ranking.table({"about": about, **found})
         print(text)
@@ -140,7 +148,7 @@ def measure(
 
 def rank_plans(
     job: dict[str, Any],
-    cluster: ClusterResources,
+    clusters: Sequence[ClusterResources],
     memory: float,
     count: int,
     rounds: int,
@@ -150,30 +158,36 @@ def rank_plans(
 
     Args:
         job: arguments of `power_law_job`; its seed is the one of the random plans as well.
-        cluster: the hosts.
+        clusters: the hosts, with several limits of egress.
         memory: see `plans`.
         count: the number of all plans.
         rounds: see `ranking.measure`.
         costs_file: costs of CPU time; None: they are measured first.
 
     Returns:
-        The settings, and the result of `ranking.compare`.
+        The settings, the numbers of the ways, and the results of `ranking.compare`.
     """
-    planned = {name: plan.tables for name, plan in plans(job, cluster.servers, memory).items()}
+    servers = clusters[0].servers
+    planned = {name: plan.tables for name, plan in plans(job, servers, memory).items()}
     more = max(0, count - len(planned))
-    planned.update(ranking.random_plans(job, cluster.servers, more, job["seed"]))
+    planned.update(ranking.random_plans(job, servers, more, job["seed"]))
     if costs_file is not None:
         costs = read_costs(costs_file)
     else:
         from twml_ops.distribute.measure_costs import measure_costs
 
         costs = measure_costs(power_law_job(**job).slots, steps_per_execution=1)[0]
-    measured = ranking.measure(job, planned, cluster, rounds)
+    measured = ranking.measure(job, planned, clusters, rounds)
     return {
         "job": job,
-        "cluster": {"egress": cluster.egress, "cores": cluster.cores, "rounds": rounds},
+        "cores": clusters[0].cores,
+        "rounds": rounds,
         "costs": costs.to_json(),
-        **ranking.compare(job, planned, cluster, costs, measured),
+        "ways": {name: ranking.ways_of(plan) for name, plan in planned.items()},
+        "by_egress": [
+            ranking.compare(job, planned, cluster, costs, of_cluster)
+            for cluster, of_cluster in zip(clusters, measured, strict=True)
+        ],
     }
 
 

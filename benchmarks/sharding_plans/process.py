@@ -114,9 +114,7 @@ class Host:
         trainer = self._trainers[name]
         done = 0 if trainer.state is None else trainer.steps_done()
         ends: list[float] = []
-        trainer.fit(
-            lambda _: self._data, done + steps, lambda *_: ends.append(time.perf_counter())
-        )
+        trainer.fit(lambda _: self._data, done + steps, lambda *_: ends.append(time.perf_counter()))
         return {"seconds": [b - a for a, b in itertools.pairwise(ends)]}
 
     def release(self, name: str) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -43,49 +44,59 @@ def random_plans(
     return found
 
 
+def ways_of(plan: Sequence[ShardedTable]) -> dict[str, int]:
+    """The number of tables that a plan divides in each way."""
+    return {way: sum(t.way == way for t in plan) for way in DIVIDED}
+
+
 def measure(
     job: dict[str, Any],
     planned: dict[str, tuple[ShardedTable, ...]],
-    cluster: ClusterResources,
+    clusters: Sequence[ClusterResources],
     rounds: int,
-) -> dict[str, Any]:
-    """Measures the seconds of a step of each plan on hosts with the limits of `cluster`.
+) -> list[dict[str, Any]]:
+    """Measures the seconds of a step of each plan on hosts with the limits of a cluster.
 
     All trainings exist at the same time, and each round makes some steps of each.
 
     Args:
         job: arguments of `power_law_job`.
         planned: the plans by name.
-        cluster: the hosts.
-        rounds: number of rounds.
+        clusters: the hosts, with several limits.
+        rounds: number of rounds with each cluster.
 
     Returns:
-        For each plan `seconds`, the medians of its rounds, and `cpu`, the seconds of CPU time of a
-        step of each server and of the worker.
+        For each cluster and each plan `seconds`, the medians of its rounds, and `cpu`, the seconds
+        of CPU time of a step of each server and of the worker.
     """
-    seconds: dict[str, list[float]] = {name: [] for name in planned}
-    cpu = {name: np.zeros(cluster.servers + 1) for name in planned}
-
-    def used() -> np.ndarray:
-        return np.array(list(network.cpu_seconds().values()))
-
     with (
-        Network(host_names(cluster.servers), cpu=True) as network,
+        Network(host_names(clusters[0].servers), cpu=True) as network,
         cluster_of(network, job) as processes,
     ):
         trainer = processes[-1]
         for name, plan in planned.items():
             places = [(t.way, t.first) for t in plan]
             trainer.request({"do": "build", "name": name, "places": places}, SECONDS)
-        network.cap(cluster.egress)
-        network.cap_cpu(cluster.cores)
-        for _ in range(rounds):
-            for name in planned:
-                before = used()
-                found = trainer.request({"do": "run", "name": name, "steps": STEPS}, SECONDS)
-                seconds[name].append(statistics.median(found["seconds"]))
-                cpu[name] += (used() - before) / (STEPS * rounds)
-    return {name: {"seconds": seconds[name], "cpu": cpu[name].tolist()} for name in planned}
+
+        def run(name: str) -> tuple[float, list[float]]:
+            before = network.cpu_seconds()
+            found = trainer.request({"do": "run", "name": name, "steps": STEPS}, SECONDS)
+            used = [(b - before[host]) / STEPS for host, b in network.cpu_seconds().items()]
+            return statistics.median(found["seconds"]), used
+
+        found = []
+        for cluster in clusters:
+            network.cap(cluster.egress)
+            network.cap_cpu(cluster.cores)
+            by_round = [{name: run(name) for name in planned} for _ in range(rounds)]
+            found.append({
+                name: {
+                    "seconds": [of[name][0] for of in by_round],
+                    "cpu": np.mean([of[name][1] for of in by_round], axis=0).tolist(),
+                }
+                for name in planned
+            })  # fmt: skip
+    return found
 
 
 def compare(
@@ -102,16 +113,15 @@ def compare(
         planned: the plans by name.
         cluster: the hosts.
         costs: of this machine.
-        measured: the result of `measure`.
+        measured: of this cluster in the result of `measure`.
 
     Returns:
-        `correlation`, the rank correlation of Spearman, and for each plan of `plans` its `ways`,
-        and `predicted` and `measured`, seconds of a step, and `cpu`, seconds of each host.
+        `egress` of the cluster; `correlation`, the rank correlation of Spearman; and for each plan
+        of `plans` `predicted` and `measured`, seconds of a step, and `cpu`, seconds of each host.
     """
     made = power_law_job(**job)
     plans = {
         name: {
-            "ways": {way: sum(t.way == way for t in plan) for way in DIVIDED},
             "predicted": max(predict_plan(plan, made, cluster, costs).seconds),
             "measured": statistics.median(measured[name]["seconds"]),
             "cpu": measured[name]["cpu"],
@@ -119,22 +129,25 @@ def compare(
         for name, plan in planned.items()
     }
     pairs = [[plan["predicted"], plan["measured"]] for plan in plans.values()]
-    return {"correlation": float(stats.spearmanr(pairs).statistic), "plans": plans}
+    correlation = float(stats.spearmanr(pairs).statistic)
+    return {"egress": cluster.egress, "correlation": correlation, "plans": plans}
 
 
 def table(result: dict[str, Any]) -> str:
-    """The results as Markdown, in the order of the measured steps."""
-    columns = ["predicted, ms", "measured, ms", "slowest server, CPU ms", "worker, CPU ms"]
-    header = ["plan", *DIVIDED, *columns]
-    rows = []
-    for name, plan in sorted(result["plans"].items(), key=lambda of: of[1]["measured"]):
-        *servers, worker = plan["cpu"]
-        numbers = [plan["predicted"], plan["measured"], max(servers), worker]
-        rows.append([name, *map(str, plan["ways"].values()), *(f"{1e3 * n:.1f}" for n in numbers)])
-    hosts = result["cluster"]
+    """The results as Markdown, in the order of the steps that were measured first."""
+    header, rows = ["plan", *DIVIDED], []
+    for each in result["by_egress"]:
+        at = f"at {each['egress'] / 1e6:g} MB/s"
+        header += [f"predicted {at}, ms", f"measured {at}, ms"]
+    first = result["by_egress"][0]["plans"]
+    for name in sorted(first, key=lambda name: first[name]["measured"]):
+        found = [each["plans"][name] for each in result["by_egress"]]
+        times = [f"{1e3 * each[key]:.0f}" for each in found for key in ("predicted", "measured")]
+        rows.append([name, *map(str, result["ways"][name].values()), *times])
+    correlations = " and ".join(f"{each['correlation']:.3f}" for each in result["by_egress"])
+    job = result["job"]
     return (
         f"{tables.machine(result['about'])}\n\n{tables.markdown(header, rows)}\n\n"
-        f"Rank correlation {result['correlation']:.3f}. {result['job']['tables']} tables of seed "
-        f"{result['job']['seed']}, B = {result['job']['batch']}; hosts of {hosts['cores']:g} cores "
-        f"that send {hosts['egress'] / 1e6:g} MB/s; medians of {hosts['rounds']} rounds."
+        f"Rank correlation {correlations}. {job['tables']} tables, B = {job['batch']}; hosts of "
+        f"{result['cores']:g} cores; medians of {result['rounds']} rounds."
     )

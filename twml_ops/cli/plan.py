@@ -160,7 +160,9 @@ def plan(
     ] = 1.0,
     out: Annotated[
         Path | None,
-        typer.Option(help="PNG with plots of steps/s and bytes; with --tables or --run of the servers."),
+        typer.Option(
+            help="PNG with plots of steps/s and bytes; with --tables or --run of the servers."
+        ),
     ] = None,
     way: Annotated[
         list[str] | None,

@@ -144,7 +144,10 @@ def _loads(
         message * p.entries + job.bytes_of_gradients(n, job.batch * p.examples)
         for p, n in zip(parts, numbers, strict=True)
     ]
-    worker = StepParts(table=1, entry=entries, activation=sum(numbers)).times(costs.worker)
+    shards = sum(part.columns > 0 for part in parts)
+    worker = StepParts(table=1, shard=shards, entry=entries, activation=sum(numbers)).times(
+        costs.worker
+    )
     of_worker = worker.elapsed(cluster.cores) + sum(sent) / cluster.egress
     seconds, stored = [], []
     for part, number in zip(parts, numbers, strict=True):
