@@ -28,7 +28,7 @@ from twml_ops.planning.sharding_plan import REPLICATED, TABLE, WAYS
 BEST = "plan"
 IN_TURN = "all by table, server after server"
 EGRESS = 1.25e9  # bytes per second of a host, for the plans
-DEFAULT_EGRESS = (50.0, 500.0)
+DEFAULT_EGRESS = (100.0, 1000.0)
 BY = "benchmarks/sharding_plans"
 
 
@@ -45,10 +45,12 @@ def main(
     rank: Annotated[
         int, typer.Option(min=0, help="Compare so many plans with their predictions instead.")
     ] = 0,
-    cores: Annotated[float, typer.Option(help="With --rank: cores of a host.")] = 0.2,
+    cores: Annotated[float, typer.Option(help="With --rank: cores of a host.")] = 0.25,
     egress: Annotated[
         list[float] | None,
-        typer.Option(help="With --rank: MB/s that a host can send; repeat it. [default: 50, 500]"),
+        typer.Option(
+            help="With --rank: MB/s that a host can send; repeat it. [default: 100, 1000]"
+        ),
     ] = None,
     rounds: Annotated[int, typer.Option(min=1, help="With --rank: rounds of all plans.")] = 5,
     costs: Annotated[

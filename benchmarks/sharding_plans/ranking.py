@@ -18,7 +18,7 @@ from twml_ops.planning.sharding_plan import REPLICATED, WAYS
 
 DIVIDED = tuple(way for way in WAYS if way != REPLICATED)
 CONCENTRATION = 0.5  # of the Dirichlet distributions: plans from even to very uneven ones
-STEPS = 9  # of a plan in a round; the first one is not measured
+STEPS = 6  # of a plan in a round; the first one is not measured
 
 
 def random_plans(

@@ -49,7 +49,7 @@ def test_the_sizes_are_counted_in_the_batch():
 
 
 def test_a_table_without_entries_can_be_planned():
-    ids, fields = batch()
+    _, fields = batch()
     empty = tf.RaggedTensor.from_row_lengths(tf.zeros([0], tf.int64), [0] * BATCH)
     found = sizes_of_tables(model, (empty, fields))
     assert found["sums/kernel"] == Table(100, 4, 1 / BATCH, unique=1, outputs=4)
