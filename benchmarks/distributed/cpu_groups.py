@@ -14,12 +14,15 @@ from pathlib import Path
 
 FOLDER = Path("/sys/fs/cgroup")
 CONTROLLERS = ("cpu", "cpuacct")
-QUOTA, PERIOD, USAGE, MEMBERS = (
+QUOTA, PERIOD, USAGE, MEMBERS, SHARES = (
     "cpu.cfs_quota_us",
     "cpu.cfs_period_us",
     "cpuacct.usage",
     "cgroup.procs",
+    "cpu.shares",
 )
+# A host with a limit gets it whatever else runs: a process outside of the groups has 1024 of these.
+FEW_SHARES, MANY_SHARES = 1024, 65536
 MIN_QUOTA_US = 1000  # of the kernel
 MIN_PERIOD_US = 10_000
 MAX_PERIOD_US = 1_000_000  # of the kernel
@@ -103,6 +106,7 @@ class CpuGroups:
         for host in self._hosts:
             group = self._group("cpu", host)
             (group / QUOTA).write_text("-1")  # any period is valid without a quota
+            (group / SHARES).write_text(str(FEW_SHARES if limits is None else MANY_SHARES))
             if limits is not None:
                 (group / PERIOD).write_text(str(limits[1]))
                 (group / QUOTA).write_text(str(limits[0]))

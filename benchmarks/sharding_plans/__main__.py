@@ -2,13 +2,15 @@
 
 Servers and a worker, each on a host of its own (a network namespace; needs root), train a model of
 tables whose sizes and traffic follow power laws. All hosts share the cores of this machine, so that
-the figures are seconds of CPU time and bytes, not the duration of a step.
+the figures are seconds of CPU time and bytes, not the duration of a step. With `--rank` the hosts
+have limits of CPU time and egress that this machine can grant all at once, and the durations of
+the steps of many plans are compared with the predicted ones.
 """
 
 from __future__ import annotations
 
-import contextlib
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -16,16 +18,17 @@ import typer
 
 from benchmarks import machine, tables
 from benchmarks.distributed.network import Network, unavailable
-from benchmarks.distributed.process import HostProcess, run_module
+from benchmarks.sharding_plans import ranking
+from benchmarks.sharding_plans.cluster import SECONDS, cluster_of, host_names
 from benchmarks.sharding_plans.generator import power_law_job
+from twml_ops.cli.plan import read_costs
 from twml_ops.planning import ClusterResources, ShardedTable, ShardingPlan, shard
 from twml_ops.planning.sharding_plan import REPLICATED, TABLE, WAYS
 
 BEST = "plan"
 IN_TURN = "all by table, server after server"
 EGRESS = 1.25e9  # bytes per second of a host, for the plans
-PORT = 2222
-SECONDS = 1200.0
+DEFAULT_EGRESS = (100.0, 1000.0)
 BY = "benchmarks/sharding_plans"
 
 
@@ -39,14 +42,42 @@ def main(
     ] = 1.1,
     seed: Annotated[int, typer.Option(help="Of the generator of tables.")] = 1,
     steps: Annotated[int, typer.Option(min=1, help="Measured steps of each plan.")] = 48,
+    rank: Annotated[
+        int, typer.Option(min=0, help="Compare so many plans with their predictions instead.")
+    ] = 0,
+    cores: Annotated[float, typer.Option(help="With --rank: cores of a host.")] = 0.25,
+    egress: Annotated[
+        list[float] | None,
+        typer.Option(
+            help="With --rank: MB/s that a host can send; repeat it. [default: 100, 1000]"
+        ),
+    ] = None,
+    rounds: Annotated[int, typer.Option(min=1, help="With --rank: rounds of all plans.")] = 5,
+    costs: Annotated[
+        Path | None,
+        typer.Option(help="With --rank: file of `plan --out-costs`. [default: measure them]"),
+    ] = None,
     docs: Annotated[Path | None, typer.Option(help="Folder of plan.md.")] = None,
 ) -> None:
     """Measures, and prints the table."""
-    reason = unavailable()
+    reason = unavailable(cpu=bool(rank))
     if reason is not None:
         raise SystemExit(f"benchmarks.sharding_plans: {reason}")
     about = machine.describe(machine.command_line("benchmarks.sharding_plans"))
     job = {"tables": count, "seed": seed, "batch": batch, "most_rows": most_rows}
+    if rank:
+        hosts = [
+            ClusterResources(1e6 * rate, servers=servers, cores=cores)
+            for rate in egress or DEFAULT_EGRESS
+        ]
+        found = rank_plans(job, hosts, memory, rank, rounds, costs)
+        text = ranking.table({"about": about, **found})
+        print(text)
+        if docs is not None:
+            file = tables.results_file(docs, "sharding_ranks.json")
+            result = {"about": about, **found}
+            tables.record(result, file, docs / "plan.md", {"sharding_ranks": text}, BY)
+        return
     found = measure(job, plans(job, servers, memory), steps)
     result = {"about": about, "job": job, "memory": memory, "steps": steps, "plans": found}
     text = table(result)
@@ -90,20 +121,8 @@ def measure(
         `stored`, bytes of tables and slots by server.
     """
     servers = len(planned[BEST].seconds)
-    hosts = [*(f"server{i}" for i in range(servers)), "worker"]
-    with Network(hosts) as network, contextlib.ExitStack() as stack:
-        quiet = {"TF_CPP_MIN_LOG_LEVEL": "2"}
-        processes: list[HostProcess] = []
-        for host in hosts:
-            module = "benchmarks.sharding_plans.process"
-            processes.append(run_module(network, host, module, quiet))
-            stack.callback(processes[-1].kill)
-        *addresses, worker = (f"{network.address(host)}:{PORT}" for host in hosts)
-        cluster = {"servers": addresses, "workers": [worker]}
-        for i, process in enumerate(processes[:-1]):
-            process.request({"do": "serve", "index": i, **cluster}, SECONDS)
+    with Network(host_names(servers)) as network, cluster_of(network, job) as processes:
         trainer = processes[-1]
-        trainer.request({"do": "connect", "job": job, **cluster}, SECONDS)
 
         def counters() -> list[float]:
             cpu = [p.request({"do": "cpu"}, SECONDS)["seconds"] for p in processes]
@@ -114,18 +133,63 @@ def measure(
             places = [(t.way, t.first) for t in plan.tables]
             trainer.request({"do": "build", "name": name, "places": places}, SECONDS)
             before = counters()
-            trainer.request({"do": "run", "steps": steps}, SECONDS)
+            trainer.request({"do": "run", "name": name, "steps": steps}, SECONDS)
             of_step[name] = [(b - a) / steps for a, b in zip(before, counters(), strict=True)]
-            trainer.request({"do": "release"}, SECONDS)
+            trainer.request({"do": "release", "name": name}, SECONDS)
     return {
         name: {
             "predicted": None if name == IN_TURN else list(plan.seconds),
-            "cpu": of_step[name][: len(hosts)],
-            "sent": of_step[name][len(hosts) :],
+            "cpu": of_step[name][: servers + 1],
+            "sent": of_step[name][servers + 1 :],
             "stored": list(plan.bytes),
             "ways": {way: sum(t.way == way for t in plan.tables) for way in WAYS},
         }
         for name, plan in planned.items()
+    }
+
+
+def rank_plans(
+    job: dict[str, Any],
+    clusters: Sequence[ClusterResources],
+    memory: float,
+    count: int,
+    rounds: int,
+    costs_file: Path | None,
+) -> dict[str, Any]:
+    """Measures the plans of `plans` and random ones on hosts with limits.
+
+    Args:
+        job: arguments of `power_law_job`; its seed is the one of the random plans as well.
+        clusters: the hosts, with several limits of egress.
+        memory: see `plans`.
+        count: the number of all plans.
+        rounds: see `ranking.measure`.
+        costs_file: costs of CPU time; None: they are measured first.
+
+    Returns:
+        The settings, the numbers of the ways, and the results of `ranking.compare`.
+    """
+    servers = clusters[0].servers
+    planned = {name: plan.tables for name, plan in plans(job, servers, memory).items()}
+    more = max(0, count - len(planned))
+    planned.update(ranking.random_plans(job, servers, more, job["seed"]))
+    if costs_file is not None:
+        costs = read_costs(costs_file)
+    else:
+        from twml_ops.distribute.measure_costs import measure_costs
+
+        costs = measure_costs(power_law_job(**job).slots, steps_per_execution=1)[0]
+    measured = ranking.measure(job, planned, clusters, rounds)
+    return {
+        "job": job,
+        "cores": clusters[0].cores,
+        "rounds": rounds,
+        "costs": costs.to_json(),
+        "ways": {name: ranking.ways_of(plan) for name, plan in planned.items()},
+        "by_egress": [
+            ranking.compare(job, planned, cluster, costs, of_cluster)
+            for cluster, of_cluster in zip(clusters, measured, strict=True)
+        ],
     }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import time
 from typing import Any
 
@@ -21,7 +22,7 @@ class Host:
     def __init__(self) -> None:
         self._server: Any = None
         self._cluster: Any = None
-        self._trainer: Any = None
+        self._trainers: dict[str, Any] = {}
         self._model: Any = None
         self._data: list[Any] = []
 
@@ -89,7 +90,7 @@ class Host:
 
         zeros = (0.0,) * len(self._cluster.servers)
         plan = ShardingPlan(tuple(ShardedTable(*place) for place in places), zeros, zeros)
-        self._trainer = HybridTrainer(
+        self._trainers[name] = HybridTrainer(
             self._model,
             optimizers.Adagrad(RATE),
             "mse",
@@ -98,18 +99,27 @@ class Host:
             timeout=SECONDS,
             name=name,
         )
-        return self.run(FIRST_STEPS)
+        return self.run(name, FIRST_STEPS)
 
-    def run(self, steps: int) -> dict[str, Any]:
-        """Makes so many steps."""
-        done = 0 if self._trainer.state is None else self._trainer.steps_done()
-        self._trainer.fit(lambda _: self._data, done + steps)
-        return {}
+    def run(self, name: str, steps: int) -> dict[str, Any]:
+        """Makes so many steps of a training.
 
-    def release(self) -> dict[str, Any]:
-        """Ends the training; the servers have their memory again."""
-        self._trainer.release()
-        self._trainer = None
+        Args:
+            name: of the training.
+            steps: their number.
+
+        Returns:
+            The `seconds` of each step but the first one, which begins with the reading of batches.
+        """
+        trainer = self._trainers[name]
+        done = 0 if trainer.state is None else trainer.steps_done()
+        ends: list[float] = []
+        trainer.fit(lambda _: self._data, done + steps, lambda *_: ends.append(time.perf_counter()))
+        return {"seconds": [b - a for a, b in itertools.pairwise(ends)]}
+
+    def release(self, name: str) -> dict[str, Any]:
+        """Ends a training; the servers have their memory again."""
+        self._trainers.pop(name).release()
         return {}
 
     def cpu(self) -> dict[str, Any]:

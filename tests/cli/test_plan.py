@@ -134,10 +134,13 @@ def test_measured_costs_are_used_and_written_and_can_be_read(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["plan"], "--table or --tables must be given"),
+        (["plan"], "--table, --tables or --run must be given"),
         ([*TABLE, "--tables", "x"], "--tables: --table, --unique: the file has these"),
-        ([*TABLE, "--out-plan", "x"], "--out-plan and --way need --tables"),
-        ([*TABLE, "--way", "row"], "--out-plan and --way need --tables"),
+        ([*TABLE, "--out-plan", "x"], "--out-plan and --way need --tables or --run"),
+        ([*TABLE, "--way", "row"], "--out-plan and --way need --tables or --run"),
+        ([*TABLE, "--data", "x"], "--data needs --run"),
+        (["plan", "--run", "x", "--tables", "y"], "--run and --tables: give one of them"),
+        (["plan", "--run", "x", "--entries", "9"], "--run: --entries: the run has these"),
         (["plan", "--tables", "x", "--batch", "8", "--batch", "9"], "--batch must be given once"),
         (["plan", "--tables", "nowhere.json"], "nowhere.json"),
         (["plan", "--table", "big"], "ROWSxUNITS"),
@@ -177,7 +180,7 @@ def test_tensorflow_is_not_loaded():
 TABLES = [
     {"name": "user", "rows": 10_000_000, "units": 16, "entries": 1},
     {"name": "words", "rows": 50_000, "units": 64, "entries": 40, "hot_rows": 10, "hot_share": 0.3},
-    {"name": "site", "rows": 1_000, "units": 4, "entries": 1},
+    {"name": "site", "rows": 1_000, "units": 4, "entries": 1, "outputs": 12},
 ]
 
 
@@ -245,7 +248,7 @@ def test_the_plan_of_the_command_is_that_of_the_function(tmp_path, capsys):
     tables = (
         Table(10_000_000, 16, 1),
         Table(50_000, 64, 40, hot_rows=10, hot_share=0.3),
-        Table(1_000, 4, 1),
+        Table(1_000, 4, 1, outputs=12),
     )
     want = shard(Job(tables, 512, slots=1), ClusterResources(150e6, 2, 3, 1.0, steps_per_call=4))
     assert found["seconds"] == list(want.seconds)

@@ -16,6 +16,7 @@ from twml_ops.planning import (
     Job,
     StepParts,
     Table,
+    predict_plan,
     shard,
 )
 from twml_ops.planning.sharding_axis import TYPICAL_COSTS
@@ -80,6 +81,29 @@ def test_the_same_tables_have_the_same_plan_about_as_fast_as_any_one_way_or_fast
         if way == REPLICATED:
             continue  # not for tables of so many rows
         assert max(plan.seconds) <= 1.001 * max(shard(job, cluster, ways=[way]).seconds)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_the_plan_that_was_found_is_predicted_as_the_search_says(seed):
+    job, cluster, _ = small_instance(seed)
+    plan = shard(job, cluster)
+    again = predict_plan(plan.tables, job, cluster)
+    assert again.tables == plan.tables
+    np.testing.assert_allclose(again.seconds + again.bytes, plan.seconds + plan.bytes)
+
+
+def test_a_table_loads_the_server_that_a_plan_names():
+    job, cluster = Job((Table(1000, 4, 5.0),) * 2, 64), ClusterResources(1e9, servers=4)
+    plan = predict_plan([ShardedTable("table", 3), ShardedTable("table", 1)], job, cluster)
+    assert [s > 0 for s in plan.bytes] == [False, True, False, True]
+    by_row = [ShardedTable("row", first) for first in (0, 3)]
+    assert len(set(predict_plan(by_row, job, cluster).seconds)) == 1
+    with pytest.raises(ValueError, match="tables must be the 2 of the job, got 1"):
+        predict_plan(by_row[:1], job, cluster)
+    with pytest.raises(ValueError, match="first of table 1 must be 0 to 3, got 4"):
+        predict_plan([by_row[0], ShardedTable("table", 4)], job, cluster)
+    with pytest.raises(ValueError, match="table 0 of 1,000 x 4 cannot be divided over 4 servers"):
+        predict_plan([ShardedTable("replicated", 0), by_row[0]], job, cluster)
 
 
 @pytest.mark.parametrize("way", WAYS)

@@ -33,6 +33,7 @@ def test_servers_divide_the_products(axis, servers, workers):
     assert work.worker.entry == alone.entry
     # What a worker exchanges is what the servers exchange with it.
     assert work.worker.message == servers * work.server.message
+    assert work.worker.shard == servers * work.server.table
     assert work.worker.activation == pytest.approx(servers * work.server.activation)
 
 

@@ -35,6 +35,20 @@ def plan(
             show_default=False,
         ),
     ] = None,
+    run: Annotated[
+        Path | None,
+        typer.Option(
+            help="Instead of --tables: folder of a finished run, whose model and data have the "
+            "tables. It needs TensorFlow.",
+            show_default=False,
+        ),
+    ] = None,
+    data: Annotated[
+        str | None,
+        typer.Option(
+            help="With --run: examples with the entries of a batch. [default: the evaluation data]"
+        ),
+    ] = None,
     batch: Annotated[
         list[int] | None,
         typer.Option(
@@ -162,18 +176,22 @@ def plan(
     ] = 1.0,
     out: Annotated[
         Path | None,
-        typer.Option(help="PNG with plots of steps/s and bytes; with --tables of the servers."),
+        typer.Option(
+            help="PNG with plots of steps/s and bytes; with --tables or --run of the servers."
+        ),
     ] = None,
     way: Annotated[
         list[str] | None,
         typer.Option(
-            help="With --tables: table, row, column, replicated or column-row. Repeat it to allow "
-            "several. [default: all but replicated, which training refuses]"
+            help="With --tables or --run: table, row, column, replicated or column-row. Repeat it "
+            "to allow several. [default: all]"
         ),
     ] = None,
     out_plan: Annotated[
         Path | None,
-        typer.Option(help="With --tables: JSON file to write the plan to.", show_default=False),
+        typer.Option(
+            help="With --tables or --run: JSON file to write the plan to.", show_default=False
+        ),
     ] = None,
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace the files --out, --out-plan, --out-costs.")
@@ -189,17 +207,23 @@ def plan(
     """
     check_cost_options(measure, costs, out_costs)
 
-    if tables is not None:
+    one_by_one = "--tables" if run is None else "--run"
+    if data is not None and run is None:
+        raise UserError("--data needs --run")
+    if run is not None and tables is not None:
+        raise UserError("--run and --tables: give one of them")
+    if tables is not None or run is not None:
         of_tables = {"--table": table, "--entries": entries, "--unique": unique}
         refused = [n for n, v in {**of_tables, "--exchanged": exchanged}.items() if v]
         if refused:
-            raise UserError(f"--tables: {', '.join(refused)}: the file has these of each table")
+            what = "file" if run is None else "run"
+            raise UserError(f"{one_by_one}: {', '.join(refused)}: the {what} has these")
         if len(batch or ()) > 1:
-            raise UserError(f"--tables: --batch must be given once, got {len(batch or ())}")
+            raise UserError(f"{one_by_one}: --batch must be given once, got {len(batch or ())}")
     elif not table:
-        raise UserError("--table or --tables must be given")
+        raise UserError("--table, --tables or --run must be given")
     elif out_plan is not None or way:
-        raise UserError("--out-plan and --way need --tables")
+        raise UserError("--out-plan and --way need --tables or --run")
     options = PlanOptions(
         tables=table or [],
         batches=batch or [512],
@@ -228,13 +252,20 @@ def plan(
         transport=transport,
     )
     get_costs = costs_by(measure, costs, out_costs, slots, steps_per_execution, overwrite)
-    if tables is None:
+    if tables is None and run is None:
         plan_job(options, get_costs, out, as_json, overwrite)
         return
     from twml_ops.cli.plan_tables import plan_tables, read_tables
 
+    if run is not None:
+        from twml_ops.training.run_tables import tables_of_run
+
+        found = tables_of_run(run, data, options.batches[0])
+    else:
+        assert tables is not None
+        found = read_tables(tables)
     plan_tables(
-        read_tables(tables),
+        found,
         lambda found: _job(options, found, options.batches[0]),
         _cluster(options),
         None if server_memory is None else 1e9 * server_memory,

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 _REQUIRED = {"name": str, "rows": int, "units": int}
 _NUMBERS = ("entries", "unique", "exchanged", "hot_share")
-_KNOWN = (*_REQUIRED, *_NUMBERS, "hot_rows")
+_KNOWN = (*_REQUIRED, *_NUMBERS, "hot_rows", "outputs")
 
 
 def read_tables(path: Path) -> dict[str, Table]:
@@ -22,8 +22,8 @@ def read_tables(path: Path) -> dict[str, Table]:
 
     Args:
         path: the file, with an object {"tables": [...]}. Each table is an object with `name`,
-            `rows` and `units`, and optionally `entries`, `unique`, `exchanged`, `hot_rows` and
-            `hot_share` of `twml_ops.planning.Table`.
+            `rows` and `units`, and optionally `entries`, `unique`, `exchanged`, `hot_rows`,
+            `hot_share` and `outputs` of `twml_ops.planning.Table`.
 
     Returns:
         The tables by name, in the order of the file.

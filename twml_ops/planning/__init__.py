@@ -3,7 +3,8 @@
 `predict` computes the bytes and the duration of a step for one strategy of `STRATEGIES`, `choose`
 finds the sharding axis and the number of servers with the most steps per second. The formulas are
 derived in docs/plan.md. `choose_tiers` divides memory among tables that do not all fit.
-`shard` chooses for each of many tables the way to divide it over servers, and the servers.
+`shard` chooses for each of many tables the way to divide it over servers, and the servers;
+`predict_plan` predicts any other choice.
 `partition_fields` divides the fields of a model into towers.
 """
 
@@ -12,7 +13,7 @@ from twml_ops.planning.job import BYTES_OF_NUMBER, ClusterResources, Compute, Jo
 from twml_ops.planning.memory_tiers import TableDemand, TierChoice, choose_tiers
 from twml_ops.planning.predict import Choice, Prediction, calibrate, choose, predict, servers_needed
 from twml_ops.planning.recommend import Recommendation, hosts_to_break_even, recommend
-from twml_ops.planning.sharding import shard
+from twml_ops.planning.sharding import predict_plan, shard
 from twml_ops.planning.sharding_plan import WAYS, ShardedTable, ShardingPlan
 from twml_ops.planning.towers import TowerPartition, mean_vectors, partition_fields
 from twml_ops.planning.traffic import STRATEGIES, Message, messages
@@ -46,6 +47,7 @@ __all__ = [
     "messages",
     "partition_fields",
     "predict",
+    "predict_plan",
     "recommend",
     "servers_needed",
     "shard",

@@ -11,7 +11,12 @@ from typing import Any
 
 import numpy as np
 
-SERIAL = ("step", "message", "table")  # parts that use one core; the others use all of a host
+SERIAL = (
+    "step",
+    "message",
+    "table",
+    "shard",
+)  # parts that use one core; the others use all of a host
 
 
 @dataclass(frozen=True)
@@ -22,6 +27,7 @@ class StepParts:
         step: The step itself: Python, the calls of TensorFlow, the input, a small dense part.
         message: Messages that a process exchanges, sent or received.
         table: Tables, for each of which a process runs some ops.
+        shard: Shards of tables, with each of which a worker exchanges tensors of their own.
         entry: Entries, which are packed, unpacked and grouped by their ids.
         activation: Numbers of products that a process sends or receives, with their gradients. In
             one process nothing is sent, but they are computed with.
@@ -39,6 +45,7 @@ class StepParts:
     activation: float = 0.0
     product: float = 0.0
     weight: float = 0.0
+    shard: float = 0.0
 
     def __post_init__(self) -> None:
         for name, value in dataclasses.asdict(self).items():

@@ -8,15 +8,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from twml_ops.planning.cpu_costs import CpuCosts
-from twml_ops.planning.job import ClusterResources, Job
+from twml_ops.planning.job import ClusterResources, Job, Table
 from twml_ops.planning.sharding_axis import TYPICAL_COSTS
 from twml_ops.planning.sharding_costs import Placed, placements
-from twml_ops.planning.sharding_plan import (
-    TABLE,
-    WAYS,
-    ShardedTable,
-    ShardingPlan,
-)
+from twml_ops.planning.sharding_plan import TABLE, WAYS, ShardedTable, ShardingPlan
 
 _GAIN = 1e-9  # the share of the seconds by which a change must improve them
 
@@ -64,10 +59,7 @@ def shard(
     options = [placements(t, job, cluster, costs, ways) for t in job.tables]
     for i, (table, found) in enumerate(zip(job.tables, options, strict=True)):
         if not found:
-            raise ValueError(
-                f"table {i} of {table.input_dim:,} x {table.units} cannot be divided over "
-                f"{cluster.servers} servers by {', '.join(ways)}"
-            )
+            raise ValueError(_cannot_be_divided(i, table, cluster, ways))
     search = _Search(options, np.inf if memory is None else memory)
     starts = [search.greedy(None)] + [search.greedy(w) for w in ways]
     if TABLE in ways:
@@ -76,13 +68,44 @@ def shard(
     if search.value(best)[0] > 0:
         raise ValueError(_what_binds(job, options, cluster.servers, search.memory))
     chosen = [o[i] for o, i in zip(options, best, strict=True)]
-    load = search.load(best)
-    servers = cluster.servers
-    return ShardingPlan(
-        tuple(ShardedTable(p.way, p.first) for p in chosen),
-        tuple(load[:servers].tolist()),
-        tuple(load[servers:].tolist()),
-    )
+    return _plan([ShardedTable(p.way, p.first) for p in chosen], search.load(best))
+
+
+def predict_plan(
+    tables: Sequence[ShardedTable],
+    job: Job,
+    cluster: ClusterResources,
+    costs: CpuCosts = TYPICAL_COSTS,
+) -> ShardingPlan:
+    """Predicts what any division of the tables needs on each server.
+
+    Args:
+        tables: For each table of the job its way and its first server.
+        job: The model and its batches.
+        cluster: The hosts; each of `servers` is one.
+        costs: What the parts of a step cost.
+
+    Returns:
+        The plan with these tables. The largest of its `seconds` are predicted for a step.
+
+    Raises:
+        ValueError: There are more or fewer `tables` than the job has, a table cannot be divided in
+            its way, or there is no server `first`.
+    """
+    if len(tables) != len(job.tables):
+        raise ValueError(f"tables must be the {len(job.tables)} of the job, got {len(tables)}")
+    load = np.zeros(2 * cluster.servers)
+    for i, (place, table) in enumerate(zip(tables, job.tables, strict=True)):
+        if not 0 <= place.first < cluster.servers:
+            raise ValueError(
+                f"first of table {i} must be 0 to {cluster.servers - 1}, got {place.first}"
+            )
+        found = placements(table, job, cluster, costs, [place.way])
+        if not found:
+            raise ValueError(_cannot_be_divided(i, table, cluster, [place.way]))
+        chosen = found[place.first % len(found)]  # one is listed if the servers are equal
+        load += chosen.seconds + chosen.bytes
+    return _plan(tables, load)
 
 
 class _Search:
@@ -178,6 +201,20 @@ def _better(new: tuple[float, ...], old: tuple[float, ...]) -> bool:
         if abs(a - b) > _GAIN * max(a, b):
             return a < b
     return False
+
+
+def _plan(tables: Sequence[ShardedTable], load: np.ndarray) -> ShardingPlan:
+    seconds, stored = np.split(load, 2)
+    return ShardingPlan(tuple(tables), tuple(seconds.tolist()), tuple(stored.tolist()))
+
+
+def _cannot_be_divided(
+    number: int, table: Table, cluster: ClusterResources, ways: Sequence[str]
+) -> str:
+    return (
+        f"table {number} of {table.input_dim:,} x {table.units} cannot be divided over "
+        f"{cluster.servers} servers by {', '.join(ways)}"
+    )
 
 
 def _what_binds(job: Job, options: Sequence[Sequence[Placed]], servers: int, memory: float) -> str:

@@ -115,7 +115,7 @@ def _on_workers(table: Table, job: Job, cluster: ClusterResources, costs: CpuCos
     own = StepParts(
         table=1,
         entry=entries,
-        activation=job.batch * units,
+        activation=job.batch * table.sent,
         product=entries * units,
         weight=0 if shared else rows * units,
     )
@@ -147,7 +147,10 @@ def _loads(
         message * p.entries + job.bytes_of_gradients(n, job.batch * p.examples)
         for p, n in zip(parts, numbers, strict=True)
     ]
-    worker = StepParts(table=1, entry=entries, activation=sum(numbers)).times(costs.worker)
+    shards = sum(part.columns > 0 for part in parts)
+    worker = StepParts(table=1, shard=shards, entry=entries, activation=sum(numbers)).times(
+        costs.worker
+    )
     seconds, stored = [], []
     for part, number, leaving in zip(parts, numbers, _leaving(sent, cluster), strict=True):
         work = StepParts(

@@ -67,6 +67,7 @@ def work_in_cluster(
         step=1,
         message=servers * messages,
         table=whole.table,
+        shard=whole.table * servers,
         entry=whole.entry,
         activation=servers * products + dense,
     )
