@@ -65,7 +65,9 @@ def main(
     found.write()
     own = results == RESULTS
     document = DOCS / "quality.md" if own else results.with_suffix(".md")
-    tables.insert(document, "tables", page.page(found.content), "python -m benchmarks.quality")
+    by = "python -m benchmarks.quality"
+    tables.insert(document, "summary", page.summary(found.content), by)
+    tables.insert(document, "tables", page.page(found.content), by)
     console.print(page.page(found.content), markup=False, highlight=False, soft_wrap=True)
 
 

@@ -100,6 +100,20 @@ def page(content: Mapping[str, Any]) -> str:
     return "\n\n".join([tables.machine(content["machine"]), *sections])
 
 
+def summary(content: Mapping[str, Any]) -> str:
+    """`train` without options beside the best peer: a row for each data set that has both."""
+    rows = []
+    for name, contenders in content["runs"].items():
+        found = [row for row in _comparisons(contenders) if row[0] == _title("train")]
+        if not found:
+            continue
+        loss = f"{_mean(contenders['train'], 'log_loss'):.4f}"
+        differences = [f"{mean}, {verdict} ({peer})" for _, _, peer, mean, _, verdict in found]
+        rows.append([f"`{name}`", f"{content['data'][name]['train']:,}", loss, *differences])
+    header = ["data set", "training rows", "log loss of `train`"]
+    return tables.markdown([*header, "AUC − best peer's", "log loss − best peer's"], rows)
+
+
 def _comparisons(runs: Mapping[str, Runs]) -> list[list[str]]:
     rows = []
     for contender in runs:

@@ -196,3 +196,12 @@ def test_the_page_says_whether_ours_is_level_with_the_best_peer():
     verdicts = [cell for cell in cells if cell in ("level", "ahead", "behind")]
     assert verdicts == ["level", "level", "ahead", "ahead", "behind", "behind"]
     assert "a: C = 0.1" in text
+    row = page.summary(content).splitlines()[-1]
+    cells = [cell.strip() for cell in row.strip("|").split("|")]
+    assert cells == ["`d`", "10", "0.4100", "+0.0000, level (a)", "+0.0000, level (a)"]
+
+
+def test_the_summary_leaves_out_data_without_a_peer_or_without_default_options():
+    runs = {"d": {"train": runs_of([0.3])}, "e": {"a": runs_of([0.3]), "train --x": runs_of([0.3])}}
+    data = {"d": {"train": 10}, "e": {"train": 10}}
+    assert len(page.summary({"data": data, "runs": runs}).splitlines()) == 2  # the header

@@ -38,8 +38,8 @@ def explain(
         int | None,
         typer.Option(
             min=1,
-            help="Size of the sample for permutation importance. Default: 8192, fewer for more "
-            "than 362 features, at least 128.",
+            help="Size of the sample for permutation importance. Default: 8192; with more than "
+            "362 features fewer, but at least 128.",
             show_default=False,
         ),
     ] = None,

@@ -39,14 +39,14 @@ def export(
         Format,
         typer.Option(
             "--format",
-            help="stock: SavedModel for any TensorFlow, also TensorFlow Serving. fast: SavedModel "
-            "that only loads after `import twml_ops.ops`. scorer: for twml_ops.core.Scorer, "
-            "without TensorFlow.",
+            help="stock: SavedModel for any TensorFlow and TensorFlow Serving. fast: SavedModel "
+            "that only loads after `import twml_ops.ops`. scorer: for `twml-ops serve`, "
+            "twml_ops.core.Scorer and the C interface, without TensorFlow.",
         ),
     ] = Format.STOCK,
     tables: Annotated[
         Tables,
-        typer.Option(help="Data type of large tables; for stock and scorer, int4 for scorer."),
+        typer.Option(help="Data type of large tables, for stock and scorer; int4 for scorer only."),
     ] = Tables.FLOAT32,
     base: Annotated[
         Path | None,

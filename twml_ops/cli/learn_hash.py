@@ -24,7 +24,7 @@ def learn_hash(
     ratio: Annotated[
         float,
         typer.Option(
-            min=1, help="Size of tables with a row for each category, divided by that to reach."
+            min=1, help="Factor by which the tables shrink, from a row for each category."
         ),
     ] = 16,
     units: Annotated[
@@ -39,18 +39,18 @@ def learn_hash(
         typer.Option(min=0, max=1, help="Share of the memory for clusters."),
     ] = 0.4,
     min_count: Annotated[
-        int, typer.Option(min=1, help="Occurrences from which a category is in a cluster.")
+        int, typer.Option(min=1, help="Least number of occurrences of a category in a cluster.")
     ] = 20,
     learned_units: Annotated[
         int, typer.Option(min=1, help="Width of the vectors that are clustered.")
     ] = 8,
     epochs: Annotated[int, typer.Option(min=1, help="Passes over the data.")] = 1,
     batch_size: BatchSize = 512,
-    learning_rate: Annotated[float, typer.Option(min=0, help="Of LazyAdam.")] = 0.002,
+    learning_rate: Annotated[float, typer.Option(min=0, help="Learning rate of LazyAdam.")] = 0.002,
     seed: Annotated[int, typer.Option(min=0, help="Random seed.")] = 0,
     schema: Annotated[
         str | None,
-        typer.Option(help="JSON file with the uses of columns; see schema.", show_default=False),
+        typer.Option(help="File with the kinds of the columns, as in `train`.", show_default=False),
     ] = None,
     overwrite: Overwrite = False,
     debug: Debug = False,
@@ -87,7 +87,7 @@ class HashOptions:
     Attributes:
         data: SOURCE of the training data.
         schema: file with the uses of the columns, or None.
-        ratio: size of tables with a row for each category, divided by that to reach.
+        ratio: factor by which the tables shrink, from a row for each category.
         units: width of the vectors of the model that uses the hash.
         own_share: share of the memory for categories with a row of their own.
         cluster_share: share of the memory for clusters.

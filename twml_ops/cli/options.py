@@ -19,7 +19,7 @@ from twml_ops.cli.errors import set_debug
 
 SOURCES = (
     "flights, criteo:PATH, libsvm:PATH, csv:GLOB, tfrecord:GLOB or parquet:GLOB, or the path of a "
-    "file or folder whose suffix says the kind (clicks.csv); "
+    "file or folder whose suffix determines the format (clicks.csv); "
     "PATH may be s3:// or gs://, may end in .gz, and PATH[START:STOP] is a range of rows"
 )
 
@@ -34,15 +34,15 @@ EvalOfTrain = Annotated[
     str | None,
     typer.Option(
         "--eval",
-        help="Examples that `train` is to evaluate on. They are not read. Default: a part of "
-        "--data, as of `train`, which is then not used here.",
+        help="Evaluation data of the later `train`, which are not read here. Default: the same "
+        "part of --data as in `train`, which is then not used here.",
         show_default=False,
     ),
 ]
 SchemaOfTrain = Annotated[
     str | None,
     typer.Option(
-        "--schema", help="File with the uses of the columns, as of `train`.", show_default=False
+        "--schema", help="File with the kinds of the columns, as in `train`.", show_default=False
     ),
 ]
 Optimizer = Annotated[
@@ -63,48 +63,51 @@ class ColumnOptions:
 
     label: Annotated[
         list[str] | None,
-        _columns("NAMES", "Label column; several with commas or by repeating. Default: label."),
+        _columns("NAMES", "Label column; separate several by commas. Default: label."),
     ] = None
     positive_label: Annotated[
         str | None,
         _columns(
             "VALUE",
-            "Value of the label column for which the label is 1; it is 0 for all others. Default: "
-            "the column has 0 and 1, or yes and no.",
+            "Value of the label column for which the label is 1; for all other values it is 0. "
+            "Default: the column must contain 0 and 1, or yes and no.",
         ),
     ] = None
     time: Annotated[
         str | None,
         _columns(
             "NAME",
-            "Column of the times of examples: the latest ones are held out for evaluation and "
-            "validation. Default: a column that looks like it, if any.",
+            "Column with the time of each example: the latest examples are held out for "
+            "evaluation and validation. Default: a column that looks like a time, if any.",
         ),
     ] = None
     time_features: Annotated[
         list[str] | None,
         _columns(
             "NAMES",
-            "Categories to make of the times of the examples, in UTC: hour, weekday, month, "
-            "hour_of_week; of another column of times: COLUMN.hour and so on; several with "
-            "commas. Default: none.",
+            "Categorical features that are made of the time of the examples, in UTC: hour, "
+            "weekday, month, hour_of_week, or COLUMN.hour and so on for another column of "
+            "times; separate several by commas. Default: none.",
         ),
     ] = None
     weight: Annotated[str | None, _columns("NAME", "Column of sample weights.")] = None
     group: Annotated[
         str | None,
         _columns(
-            "NAME", "Column that examples of one user or request share, which is a feature as well."
+            "NAME",
+            "Column with the user or request of each example, for --validation group. It is also "
+            "a feature, unless --drop names it.",
         ),
     ] = None
     categorical: Annotated[
-        list[str] | None, _columns("NAMES", "Columns of categories; several with commas.")
+        list[str] | None, _columns("NAMES", "Columns of categories; separate several by commas.")
     ] = None
     numeric: Annotated[
-        list[str] | None, _columns("NAMES", "Columns of numbers; several with commas.")
+        list[str] | None, _columns("NAMES", "Columns of numbers; separate several by commas.")
     ] = None
     drop: Annotated[
-        list[str] | None, _columns("NAMES", "Columns that are not used; several with commas.")
+        list[str] | None,
+        _columns("NAMES", "Columns that are not used; separate several by commas."),
     ] = None
 
 

@@ -40,7 +40,7 @@ def predict(
         typer.Option(
             metavar="NAMES",
             help="Columns of --data that are written before the predictions, with a header, as CSV "
-            "or Parquet; several with commas.",
+            "or Parquet; separate several by commas.",
             show_default=False,
         ),
     ] = None,

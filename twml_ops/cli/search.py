@@ -44,35 +44,38 @@ def search(
     columns: ColumnOptions = NO_COLUMNS,
     field_units: Annotated[
         str,
-        typer.Option(metavar=LIST, help="Widths of the vectors of each field; empty: no choice."),
+        typer.Option(
+            metavar=LIST,
+            help="Widths to choose from for the vectors of a field; empty: not searched.",
+        ),
     ] = "1,2,4,8",
     max_rows: Annotated[
         str,
         typer.Option(
             metavar=LIST,
-            help="Numbers of categories of each field with a vector of their own; empty: no "
-            "choice.",
+            help="Numbers to choose from of the categories of a field that have their own vector; "
+            "empty: not searched.",
         ),
     ] = "100,1000,10000,100000",
     interactions: Annotated[
         str,
         typer.Option(
-            help="Interactions beside linear: some of attention, convolution, cross and dot."
+            help="Interactions to choose from besides linear: attention, convolution, cross, dot."
         ),
     ] = "dot,cross,attention",
     hidden: Annotated[
         list[str],
         typer.Option(
             metavar=LIST,
-            help="Widths of a dense layer; 0: the layer may be left out. Once for each layer.",
+            help="Widths to choose from for a dense layer; 0: no layer. Repeat it for each layer.",
         ),
     ] = ["16,32,64,128", "0,16,32,64"],  # noqa: B006  (typer copies it)
     cost: Annotated[
         list[str],
         typer.Option(
             metavar="NAME=FACTOR",
-            help="What the log loss may increase for all flops, bytes or latency of the largest "
-            "network. Can be repeated.",
+            help="Price of flops, bytes or latency: the log loss that the cost of the largest "
+            "network may add. Can be repeated.",
         ),
     ] = ["flops=0.001"],  # noqa: B006
     options: Annotated[
@@ -85,9 +88,17 @@ def search(
         ),
     ] = None,
     warm_up: Annotated[
-        int, typer.Option(min=0, help="Passes over the data before probabilities are trained.")
+        int,
+        typer.Option(
+            min=0, help="Passes over the data before the probabilities of choices are trained."
+        ),
     ] = 1,
-    epochs: Annotated[int, typer.Option(min=1, help="Passes in which they are trained.")] = 3,
+    epochs: Annotated[
+        int,
+        typer.Option(
+            min=1, help="Passes over the data in which the probabilities of choices are trained."
+        ),
+    ] = 3,
     learning_rate: Annotated[
         float, typer.Option(help="Learning rate of the search and of `train`, with lazy_adam.")
     ] = 0.002,
@@ -98,7 +109,7 @@ def search(
     validation: Annotated[
         str,
         typer.Option(
-            help="Part of the training data on which probabilities are trained, as of `train`: "
+            help="Part of the training data on which probabilities are trained, as in `train`: "
             "time, order, random, group or auto."
         ),
     ] = RunConfig.validation,

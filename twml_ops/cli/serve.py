@@ -32,8 +32,8 @@ def serve(
     folder: Annotated[
         Path,
         typer.Argument(
-            help="Folder of a scorer, a link to one, or a folder with a scorer for each version, "
-            "with its number as the name.",
+            help="Folder of a scorer, a link to one, or a folder with a subfolder for each version "
+            "whose name is the number of the version.",
             show_default=False,
         ),
     ],
@@ -42,18 +42,18 @@ def serve(
     ] = None,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     rest_port: Annotated[
-        int, typer.Option(min=0, max=65535, help="Port of HTTP; 0: a free one.")
+        int, typer.Option(min=0, max=65535, help="HTTP port; 0: a free one.")
     ] = 8501,
     grpc_port: Annotated[
-        int, typer.Option(min=0, max=65535, help="Port of gRPC; 0: a free one.")
+        int, typer.Option(min=0, max=65535, help="gRPC port; 0: a free one.")
     ] = 8500,
     health_port: Annotated[
         int,
         typer.Option(
             min=0,
             max=65535,
-            help="Port of HTTP for health and metrics alone, which answers whatever the others are "
-            "flooded with; 0: a free one.",
+            help="HTTP port for health and metrics only, which answers even while the other ports "
+            "are overloaded; 0: a free one.",
         ),
     ] = 0,
     processes: Annotated[
@@ -68,27 +68,27 @@ def serve(
         typer.Option(min=0, help="Requests that are computed at the same time; 0: one per core."),
     ] = 0,
     row_threads: Annotated[
-        int, _limit(min=1, help="Threads that share the rows of a request.")
+        int, _limit(min=1, help="Threads among which the rows of a request are divided.")
     ] = 1,
     queue: Annotated[
-        int, _limit(min=0, help="Requests that wait for a thread; further ones are refused.")
+        int, _limit(min=0, help="Requests that may wait for a thread; further ones are refused.")
     ] = 128,
     max_connections: Annotated[
         int,
         _limit(
             min=1,
-            help="HTTP connections, gRPC connections, and gRPC calls at a time. A further HTTP "
-            "connection replaces the one that has waited longest for its client.",
+            help="Largest number of HTTP connections, of gRPC connections, and of gRPC calls. A "
+            "further HTTP connection replaces the one that has waited longest for its client.",
         ),
     ] = 1024,
     max_bytes: Annotated[
         int,
         _limit(
             min=1,
-            help="Largest size of a request in bytes, and of the arrays that it is decoded to.",
+            help="Largest size in bytes of a request, and of its decoded arrays.",
         ),
     ] = 16 << 20,
-    max_rows: Annotated[int, _limit(min=1, help="Most rows of a request.")] = 10_000,
+    max_rows: Annotated[int, _limit(min=1, help="Largest number of rows of a request.")] = 10_000,
     timeout: Annotated[
         float,
         _limit(min=1e-3, help="Seconds after which a request is answered with an error."),
@@ -101,37 +101,37 @@ def serve(
     ] = 5.0,
     poll: Annotated[
         float,
-        typer.Option(min=0, help="Seconds between looks for a new version; 0: only on request."),
+        typer.Option(min=0, help="Seconds between checks for a new version; 0: only on request."),
     ] = 2.0,
     warmup: Annotated[
         Path | None,
         typer.Option(
-            help="File with the body of a REST request, which a version has to answer before it is "
-            "served. Default: the file warmup.json of the version, or made-up rows."
+            help="File with the body of a REST request that a version has to answer before it is "
+            "served. Default: the file warmup.json of the version, or generated rows."
         ),
     ] = None,
     grace: Annotated[
-        float, _limit(min=0, help="Seconds that requests have to end on SIGTERM.")
+        float, _limit(min=0, help="Seconds in which running requests may end after SIGTERM.")
     ] = 30.0,
     storage: Annotated[
         Storage,
         _table(
             help="Where large tables are. mapped: memory-mapped files. memory: memory of the "
-            "process. file: files, with the rows that are used most in a cache."
+            "process. file: files, with a cache of the most frequent rows."
         ),
     ] = Storage.MAPPED,
     cache_bytes: Annotated[
-        int, _table(min=0, help="Memory for the rows that are used most; for file.")
+        int, _table(min=0, help="With --storage file: bytes of the cache of rows.")
     ] = 256 << 20,
     sums_cache_bytes: Annotated[
-        int, _table(min=0, help="Memory for sums by their list of ids; for file.")
+        int, _table(min=0, help="With --storage file: bytes of the cache of sums of rows.")
     ] = 0,
     direct: Annotated[
-        bool, _table("--direct", help="Reads past the page cache (O_DIRECT); for file.")
+        bool, _table("--direct", help="With --storage file: bypass the page cache (O_DIRECT).")
     ] = False,
     queue_depth: Annotated[
         int,
-        _table(min=1, max=4096, help="Reads of a request that run at the same time; for file."),
+        _table(min=1, max=4096, help="With --storage file: reads of a request at the same time."),
     ] = 64,
     debug: Debug = False,
     help_all: HelpAll = False,

@@ -57,8 +57,8 @@ def train(
         str | None,
         typer.Option(
             "--schema",
-            help="File with the uses of the columns of CSV, Parquet or TFRecord files, as "
-            "`twml-ops schema` writes it. Default: as their names, types and values look like.",
+            help="File with the kinds of the columns of CSV, Parquet or TFRecord files, as "
+            "`twml-ops schema` writes it. Default: kinds are guessed from names, types and values.",
             show_default=False,
         ),
     ] = None,
@@ -67,7 +67,7 @@ def train(
         Path | None,
         typer.Option(
             help="Repeat a run: its folder, its run.json, or a JSON file with some of the fields "
-            "of one. Options given beside it override it.",
+            "of one. Other options of the command line override it.",
             show_default=False,
         ),
     ] = None,
@@ -76,7 +76,7 @@ def train(
         typer.Option(
             "--from",
             metavar="RUN",
-            help="Go on with the training of a finished run, on other --data with the same "
+            help="Continue the training of a finished run, on other --data with the same "
             "features. The model and the defaults of all other options are taken from the run.",
             show_default=False,
         ),
@@ -84,8 +84,8 @@ def train(
     new_categories: Annotated[
         bool,
         _more(
-            help="With --from: categories that are frequent in the new data and have no row get "
-            "one, in models on fields."
+            help="With --from, in models on fields: give rows to categories that are frequent in "
+            "the new data and have none."
         ),
     ] = RunConfig.new_categories,
     model: Annotated[
@@ -93,8 +93,8 @@ def train(
         typer.Option(
             help="Name of the model (`twml-ops info` lists them), FILE.py:FUNCTION of a function "
             "`build(schema, dataset, *, ...)` that returns a Keras model, or auto: try several "
-            "models and options, and take those with the lowest validation loss. By default dcn; "
-            "sparse_mlp for nothing but more than 256 raw sparse features.",
+            "models and options, and take those with the lowest validation loss. Default: dcn, or "
+            "sparse_mlp if all features are raw sparse features, more than 256.",
             show_default=False,
         ),
     ] = RunConfig.model,
@@ -120,7 +120,7 @@ def train(
     learning_rate: Annotated[
         float | None,
         typer.Option(
-            help="Learning rate. Default: by optimizer and model.",
+            help="Learning rate. Default: depends on the optimizer and the model.",
             show_default=False,
         ),
     ] = RunConfig.learning_rate,
@@ -128,9 +128,9 @@ def train(
         int | None,
         typer.Option(
             min=1,
-            help="Examples in a batch. Default: 256; for the model dcn and the second one that it "
-            "is compared with up to 1024, the more examples there are. In a cluster: of each "
-            "worker; the default is divided among synchronous workers.",
+            help="Examples in a batch. Default: 256; for the default models up to 1024, depending "
+            "on the number of examples. In a cluster: the batch of each worker; synchronous "
+            "workers divide the default among themselves.",
             show_default=False,
         ),
     ] = RunConfig.batch_size,
@@ -138,9 +138,9 @@ def train(
         int | None,
         typer.Option(
             min=1,
-            help="Passes over the training data, all of which are used; nothing is stopped early. "
-            f"Default: chosen by early stopping; {DEFAULT_EPOCHS} without validation, "
-            "or if the validation data would be fewer than 100 examples.",
+            help="Passes over all training data, without validation data. Default: chosen by "
+            f"early stopping; {DEFAULT_EPOCHS} without validation, or if the validation data "
+            "would be fewer than 100 examples.",
             show_default=False,
         ),
     ] = RunConfig.epochs,
@@ -176,8 +176,8 @@ def train(
         bool,
         _more(
             "--save-slots/--no-save-slots",
-            help="Keep the optimizer's slots in the run, so that a run --from it goes on with "
-            "them. They take as much space as the weights or more.",
+            help="Keep the optimizer's slots in the run, so that a run --from it continues with "
+            "them. They take at least as much space as the weights.",
         ),
     ] = RunConfig.save_slots,
     storage: Annotated[
@@ -185,9 +185,9 @@ def train(
         _storage(
             metavar="DIR",
             help="Keep the rows of large tables, with the optimizer's slots, in files in this "
-            "folder, on a fast local disk, and --cache-rows of each table in memory. In a cluster "
-            "each server has files for its parts of the tables, in a folder of its own in this "
-            "one, on its host. The weights of epochs are then not averaged.",
+            "folder (on a fast local disk), and --cache-rows of each table in memory. In a cluster "
+            "each server keeps its parts of the tables in a subfolder on its own host. Each epoch "
+            "then ends without the average of the weights.",
             show_default=False,
         ),
     ] = RunConfig.storage,
@@ -195,9 +195,9 @@ def train(
         int,
         _storage(
             min=1,
-            help="With --storage: rows of a table in memory, at least the distinct ids of a batch. "
-            "Tables with at most so many rows are in memory as a whole. `twml-ops tables` "
-            "predicts the hit rates.",
+            help="With --storage: rows of a table that are kept in memory, at least the distinct "
+            "ids of a batch. Tables with at most this many rows are completely in memory. "
+            "`twml-ops tables` predicts the hit rates.",
         ),
     ] = RunConfig.cache_rows,
     validation: Annotated[
@@ -232,8 +232,8 @@ def train(
     refit: Annotated[
         bool,
         _stopping(
-            help="Afterwards train a new model on all training data, for the best number of "
-            "epochs; or keep the weights of the best epoch.",
+            help="After early stopping, train a new model on all training data for the best number "
+            "of epochs, or keep the weights of the best epoch.",
         ),
     ] = RunConfig.refit,
     mode: Annotated[
@@ -274,25 +274,26 @@ def train(
         int,
         _cluster(
             min=1,
-            help="Batches of a worker for which it exchanges messages with the servers once. With "
-            "more, servers need less CPU time and products are older. Not with --mode sync.",
+            help="Number of batches after which a worker exchanges messages with the servers. With "
+            "more, servers need less CPU time, and workers compute with older tables. Not with "
+            "--mode sync.",
         ),
     ] = ClusterOptions.exchange_every,
     micro_batches: Annotated[
         int | None,
         _cluster(
             min=1,
-            help="With --mode sync, batches of a step, a power of two and a multiple of the number "
-            "of workers: the weights then depend neither on the number of workers nor on the "
-            "servers and the plan. --batch-size is the size of one of them.",
+            help="With --mode sync: number of micro-batches of a step, a power of two and a "
+            "multiple of the number of workers. The weights then depend neither on the number of "
+            "workers nor on the servers and the plan. --batch-size is the size of a micro-batch.",
         ),
     ] = ClusterOptions.micro_batches,
     steps_per_execution: Annotated[
         int,
         _cluster(
             min=1,
-            help="Steps of a call of TensorFlow, rounded up to a multiple of --exchange-every. "
-            "More need less CPU time a step, and more time before the first step.",
+            help="Steps in a call of TensorFlow, rounded up to a multiple of --exchange-every. "
+            "With more, a step needs less CPU time, but the first step begins later.",
         ),
     ] = ClusterOptions.steps_per_execution,
     checkpoint_every: Annotated[
@@ -312,16 +313,17 @@ def train(
     checkpoint_policy: Annotated[
         str,
         _checkpoint(
-            help="full, one-shot, consecutive or intermittent: checkpoints have all rows of tables "
-            "and their slots, or those that changed since the first checkpoint, since the one "
-            "before, or since one with all rows, which is repeated when that writes fewer bytes.",
+            help="Rows of tables, with their slots, that a checkpoint contains. full: all rows. "
+            "one-shot: the rows changed since the first checkpoint. consecutive: since the one "
+            "before. intermittent: since the last one with all rows, which is written again when "
+            "that saves bytes.",
         ),
     ] = RunConfig.checkpoint_policy,
     checkpoint_bits: Annotated[
         int,
         _checkpoint(
-            help="32, 8, 4, 3 or 2: bits of a weight of a table in checkpoints; 32: as it is. With "
-            "fewer bits a run that is continued is not equal to one that was not stopped.",
+            help="Bits of a weight of a table in checkpoints: 32 (not rounded), 8, 4, 3 or 2. With "
+            "fewer than 32, a continued run is not equal to one that was not stopped.",
         ),
     ] = RunConfig.checkpoint_bits,
     checkpoint_slot_bits: Annotated[
@@ -334,8 +336,8 @@ def train(
         bool,
         _checkpoint(
             "--resume",
-            help="Continue a run that was stopped from its last checkpoint, if it has one. The "
-            "result is that of a run that was not stopped, unless checkpoints are quantized. In a "
+            help="Continue a stopped run from its last checkpoint, if it has one. The result is "
+            "equal to that of a run that was not stopped, unless checkpoints are quantized. In a "
             "cluster: continue the run of an earlier start of the cluster.",
         ),
     ] = False,
@@ -344,8 +346,8 @@ def train(
         _checkpoint(
             metavar="DIR",
             help="Write each checkpoint, and the final model, to this folder as the next version "
-            "of a scorer, for `twml-ops serve DIR`: the rows of tables that changed, or all. In a "
-            "cluster the evaluator writes them, of peers the first one.",
+            "of a scorer, for `twml-ops serve DIR`, with the changed rows of tables or all rows. "
+            "In a cluster the evaluator writes the versions, among peers the first rank.",
             show_default=False,
         ),
     ] = None,

@@ -45,7 +45,7 @@ def tune(
     config: Annotated[
         Path | None,
         typer.Option(
-            help="Start from the configuration of a run or of a JSON file, as of `train`.",
+            help="Start from the configuration of a run or of a JSON file, as in `train`.",
             show_default=False,
         ),
     ] = None,
@@ -82,8 +82,8 @@ def tune(
     validation: Annotated[
         str,
         _stopping(
-            help="Part of the training data by whose loss trials are judged, as of `train`: time, "
-            "order, random, group or auto."
+            help="Part of the training data by whose loss trials are compared, as in `train`: "
+            "time, order, random, group or auto."
         ),
     ] = RunConfig.validation,
     validation_share: Annotated[
