@@ -97,3 +97,13 @@ def test_parts_of_the_data_without_positives_or_negatives_are_named(tmp_path, la
     found = warnings_of_one_value(source, split_for_validation(source, "order", 0.34))
     assert len(found) == (message is not None)
     assert all(text.startswith(message) for text in found)
+
+
+@pytest.mark.parametrize(("unit", "named"), [(1.0, False), (1e-4, True), (1e4, False)])
+def test_tiny_sample_weights_are_named_by_their_mean(tmp_path, unit, named):
+    rows = [f"{i},{w * unit},{i % 2}" for i, w in enumerate([0.5, 0, 1.5, 1])]
+    (tmp_path / "d.csv").write_text("\n".join(["x,w,y", *rows]) + "\n")
+    schema = Schema(("x",), (), 0, "y", labels=("y",), weight="w")
+    found = warnings_of_one_value(open_source(f"csv:{tmp_path / 'd.csv'}", schema=schema))
+    assert len(found) == named
+    assert all("have a mean of 0.0001, without those of 0" in text for text in found)

@@ -19,6 +19,10 @@ def fit_calibration(
 ) -> layers.IsotonicCalibration | layers.PlattScaling:
     """Fits a calibration layer.
 
+    The result does not depend on the unit of the sample weights. As far as the layer has examples
+    of its own, such as the two of `IsotonicCalibration` at the ends, the data count as (Σ w)² / Σ w²
+    examples (Kish 1965, "Survey Sampling").
+
     Args:
         method: one of METHODS.
         scores: labels and predictions to fit on.
@@ -26,13 +30,20 @@ def fit_calibration(
         name: name of the layer.
 
     Raises:
-        UserError: all labels are equal.
+        UserError: all labels of examples with a weight are equal.
     """
-    if len(np.unique(scores.labels)) < 2:
-        only = f"only labels of {scores.labels[0]:g}" if len(scores.labels) else "no examples"
+    weights, labels = scores.weights, scores.labels
+    if weights is not None:
+        labels = labels[weights > 0]
+    if len(np.unique(labels)) < 2:
+        only = f"only labels of {labels[0]:g}" if len(labels) else "no examples with a weight"
         raise UserError(f"{data}: has {only}, expected both classes to calibrate with")
     layer = METHODS[method](name=name)
-    layer.adapt(scores.predictions, scores.labels, scores.weights)
+    if weights is not None:
+        # Layers add examples of weight 1, so the sum has to be the effective number of examples.
+        weights = weights.astype(np.float64)
+        weights *= weights.sum() / np.square(weights).sum()
+    layer.adapt(scores.predictions, scores.labels, weights)
     return layer
 
 

@@ -1,4 +1,4 @@
-"""Labels and features that have one value in all training data, from which nothing is learned."""
+"""Data from which nothing is learned: labels and features of one value, tiny sample weights."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from twml_ops.training.errors import UserError
 from twml_ops.training.sources import MOST_ROWS
 
 _FEW_ROWS = 100  # in which most columns have two values
+_LEAST_MEAN_WEIGHT = 0.1
 
 
 def warnings_of_one_value(source: Source, parts: TrainingParts | None = None) -> list[str]:
@@ -26,8 +27,8 @@ def warnings_of_one_value(source: Source, parts: TrainingParts | None = None) ->
 
     Returns:
         A sentence for each label without positives, or without negatives, that count, in the data
-        or in a part; one that names the features with one value; and one that names the features
-        without any.
+        or in a part; one that names the features with one value; one that names the features
+        without any; and one about sample weights whose mean is far below 1.
 
     Raises:
         UserError: all sample weights of the data or of a part are 0.
@@ -113,6 +114,7 @@ class _Features:
         # Whether a bag or the raw sparse features have had any entries.
         self._empty = {*schema.bags, *([SPARSE_IDS] if schema.sparse_dim else [])}
         self._rows = 0
+        self._weight, self._weighted = 0.0, 0  # the sum and the number of weights but 0
 
     @property
     def done(self) -> bool:
@@ -122,6 +124,10 @@ class _Features:
 
     def add(self, block: Block) -> None:
         """The next examples."""
+        weights = block.columns.get("weight")
+        if weights is not None:
+            self._weight += float(weights.sum(dtype=np.float64))
+            self._weighted += int((weights > 0).sum())
         if self.done:
             return
         self._rows += len(block)
@@ -156,9 +162,17 @@ class _Features:
         missing += [name for name, x in fields.items() if x < 0]
         missing += sorted(self._empty)
         where = "in all" if self._rows < MOST_ROWS else f"in the first {self._rows:,}"
-        return [
+        said = [
             f"These features {what} {where} examples of {data}, so that the model learns nothing "
             f"from them: {some(names)}."
             for what, names in (("have one value", same), ("are missing", missing))
             if names
         ]
+        mean = self._weight / max(self._weighted, 1)
+        if self._weighted and mean < _LEAST_MEAN_WEIGHT:
+            said.append(
+                f"The sample weights of {data} have a mean of {mean:.3g}, without those of 0. "
+                "Learning rates, boosted trees and statistics of categories take them for numbers "
+                "of examples: divide them by their mean."
+            )
+        return said
