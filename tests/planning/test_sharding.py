@@ -9,15 +9,8 @@ import pytest
 
 from benchmarks.sharding_plans.generator import power_law_job
 from tests.planning.sharding_instances import small_instance
-from twml_ops.planning import (
-    WAYS,
-    ClusterResources,
-    CpuCosts,
-    Job,
-    StepParts,
-    Table,
-    shard,
-)
+from twml_ops.planning import WAYS, ClusterResources, Job, Table, shard
+from twml_ops.planning.cpu_costs import CpuCosts, StepParts
 from twml_ops.planning.sharding_axis import TYPICAL_COSTS
 from twml_ops.planning.sharding_costs import placements
 from twml_ops.planning.sharding_plan import REPLICATED, ShardedTable, ShardingPlan, read_plan
