@@ -16,9 +16,11 @@ from twml_ops.planning import (
     calibrate,
     choose,
     hosts_to_break_even,
+    messages,
     predict,
     recommend,
 )
+from twml_ops.planning.predict import WIRE_OVERHEAD
 
 pytestmark = pytest.mark.one_tf
 COSTS = CpuCosts(
@@ -165,6 +167,24 @@ def test_servers_in_workers_save_messages_and_hosts_and_share_the_cores():
     assert inside.seconds == pytest.approx(inside.worker_cpu + inside.server_cpu)
     uneven = predicted(3, 2, servers_in_workers=True)
     assert uneven.seconds == pytest.approx(uneven.worker_cpu + 2 * uneven.server_cpu)
+
+
+@pytest.mark.parametrize("overlap", [False, True])
+@pytest.mark.parametrize("servers", [1, 2, 4, 6, 8])
+def test_a_step_waits_for_the_host_of_workers_that_sends_most(servers, overlap):
+    """By what each of four hosts sends that run as many of the servers as `launch` gives them."""
+    workers, job = 4, dataclasses.replace(JOB, dense=10**5)
+    own = [len(range(w, servers, workers)) for w in range(workers)]
+    cluster = ClusterResources(1e8, servers, workers, servers_in_workers=True)
+    phases = {}
+    for m in messages(ROW, job, servers, workers):
+        sent = phases.setdefault(0 if overlap else m.phase, [0.0] * workers)
+        for host, n in enumerate(own):
+            count = servers - n if m.sender == "worker" else n * (workers - 1)
+            sent[host] += m.bytes * count
+    p = predict(ROW, job, cluster, overlap=overlap)
+    want = sum(map(max, phases.values())) * WIRE_OVERHEAD / cluster.egress
+    assert p.wire_seconds == pytest.approx(want)
 
 
 def test_servers_are_in_workers_if_messages_cost_more_than_arithmetic():

@@ -140,18 +140,22 @@ def predict(
     sent = {WORKER: 0.0, SERVER: 0.0}
     phases: dict[int, dict[str, float]] = defaultdict(lambda: {WORKER: 0.0, SERVER: 0.0})
     for m in sent_messages:
-        total = m.bytes * fan_out[m.sender, m.receiver] * cluster.remote_share
-        sent[m.sender] += total
+        total = m.bytes * fan_out[m.sender, m.receiver]
+        sent[m.sender] += total * cluster.remote_share
         phases[m.phase][m.sender] += total
     worker, server, packing = _cpu(strategy, job, cluster, compute)
 
     def busiest(amounts: dict[str, float]) -> float:
-        if cluster.servers_in_workers:
-            return amounts[WORKER] + together * amounts[SERVER]
-        return max(amounts.values())
+        if not cluster.servers_in_workers:
+            return max(amounts.values())
+        return max(  # of the hosts with the fewest and with the most servers
+            amounts[WORKER] * (1 - own / servers) + own * amounts[SERVER] * (1 - 1 / workers)
+            for own in {servers // workers, together}
+        )
 
-    in_turn = sum(busiest(phase) for phase in phases.values())
-    bytes_in_turn = busiest(sent) if overlap and hybrid else in_turn
+    bytes_in_turn = sum(busiest(phase) for phase in phases.values())
+    if overlap and hybrid:
+        bytes_in_turn = busiest({k: sum(p[k] for p in phases.values()) for k in sent})
     rate = min(cluster.egress, compute.transport or math.inf) / WIRE_OVERHEAD
     sending = bytes_in_turn / rate
     latency = compute.latency * len(phases) / (job.every if strategy == PEERS else 1)

@@ -46,11 +46,6 @@ def shard(
         ValueError: A way is unknown, no way is possible for a table, `memory` is not positive,
             there are more servers than the workers that run them, or no plan was found that fits.
     """
-    if cluster.servers_per_host > 1:
-        raise ValueError(
-            f"servers in workers must be at most one for each of the {cluster.workers} workers, "
-            f"got {cluster.servers}"
-        )
     unknown = [w for w in ways if w not in WAYS]
     if unknown or not ways:
         raise ValueError(f"ways must be some of {', '.join(WAYS)}; got {list(ways)!r:.200}")

@@ -58,7 +58,15 @@ def placements(
 
     Returns:
         The placements. Ways with equal parts on all servers (to 0.01 %) are listed once.
+
+    Raises:
+        ValueError: There are more servers than the workers that run them.
     """
+    if cluster.servers_per_host > 1:
+        raise ValueError(
+            f"servers in workers must be at most one for each of the {cluster.workers} workers, "
+            f"got {cluster.servers}"
+        )
     found = []
     for way in ways:
         if way == REPLICATED:
