@@ -355,8 +355,8 @@ class CheckpointCallback(tf.keras.callbacks.Callback):
             raise CheckpointError(f"{checkpoint.folder}: has no position in the input: {e}") from e
         if position.seed != self._seed:
             raise CheckpointError(
-                f"{checkpoint.folder}: is of a training with seed = {position.seed!r}, got "
-                f"{self._seed!r}"
+                f"{checkpoint.folder}: was written by a training with seed = {position.seed!r}, "
+                f"got {self._seed!r}"
             )
         return position
 
