@@ -26,7 +26,7 @@ MakeDataset = Callable[..., tf.data.Dataset]
 
 
 class CheckpointCallback(tf.keras.callbacks.Callback):
-    """Saves the training every so often, and continues it where the last checkpoint was written.
+    """Writes checkpoints at intervals, and continues the training from the last checkpoint.
 
         checkpoint = CheckpointCallback(CheckpointManager("run.checkpoints"), every_seconds=600,
                                         num_examples=train.num_examples(), batch_size=256, seed=7)
