@@ -96,7 +96,7 @@ def test_the_configuration_of_a_run_has_the_options(run):
     for given, message in (
         (
             {"schema_file": "x.yaml", "time": "t"},
-            "--schema: the file says what columns are, got --time",
+            "--schema: the file determines the columns, got --time",
         ),
         ({"from_run": str(run[0]), "label": ["y"]}, "--from: .* got --label as well"),
         (

@@ -152,7 +152,7 @@ def test_info_lists_the_options_of_a_model(capsys):
         (["predict", "{tmp}", "--data", "flights"], "not a finished run"),
         (["export", "{tmp}", "{tmp}/x"], "not a finished run"),
         (["export", "{run}", "{run}"], "holds a finished run"),
-        (["export", "{run}", "{tmp}/x", "--tables", "int4"], "goes with --format"),
+        (["export", "{run}", "{tmp}/x", "--tables", "int4"], "needs --format"),
         (["info", "{tmp}"], "not a finished run"),
         (["info", "nosuch"], "no such folder, and no model: unknown model 'nosuch'"),
         (["evaluate", "{run}", "--data", "criteo:{tmp}/none"], "none"),

@@ -208,7 +208,9 @@ def test_only_a_column_that_has_moved_is_named_beside_the_predictions(folder, tm
 def test_data_without_named_columns_say_so(libsvm, libsvm_run, capfd):
     with pytest.raises(SystemExit):
         main(["predict", str(libsvm_run), "--data", libsvm, "--keep", "user_id"])
-    assert "has no named columns; CSV, Parquet and TFRecord files have" in capfd.readouterr().err
+    assert (
+        "has no named columns; expected a CSV, Parquet or TFRecord file" in capfd.readouterr().err
+    )
 
 
 def test_predictions_come_before_all_of_the_data_is_read_and_a_file_only_after(

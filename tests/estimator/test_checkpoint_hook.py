@@ -78,7 +78,9 @@ def test_a_training_goes_on_from_the_checkpoint_before_a_damaged_one(tmp_path, u
 
 def test_a_checkpoint_of_another_training_is_refused(tmp_path):
     trained(tmp_path, "full", max_steps=3, values={"data": "a.csv"})
-    with pytest.raises(CheckpointError, match="is of a training with data = 'a.csv', got 'b.csv'"):
+    with pytest.raises(
+        CheckpointError, match="was written by a training with data = 'a.csv', got 'b.csv'"
+    ):
         trained(tmp_path, "full", values={"data": "b.csv"})
 
 

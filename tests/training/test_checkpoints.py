@@ -167,11 +167,11 @@ def test_checkpoints_of_another_run_are_not_overwritten(libsvm, tmp_path, capsys
     monkeypatch.delenv("SIGNALS")
     for options, message in (
         ([], "has checkpoints of a run that has not finished: use --resume to continue it, or"),
-        (["--resume", "--seed", "5"], "is of a training with seed = 0, got 5"),
+        (["--resume", "--seed", "5"], "was written by a training with seed = 0, got 5"),
         (["--resume", "--checkpoint-bits", "8"], "with checkpoint_bits = 32, got 8"),
         (
             ["--resume", "--set", "units=5"],
-            "is of a training with model_options = {}, got {'units'",
+            "was written by a training with model_options = {}, got {'units'",
         ),
     ):
         with pytest.raises(SystemExit):
@@ -236,7 +236,9 @@ def test_members_and_trials_are_those_of_the_same_configuration(tmp_path):
         other = RunCheckpoints(folder, dataclasses.replace(config, **change), resume, False)
         (name,) = change
         for load in (lambda c: c.load_member(0), RunCheckpoints.load_trials):
-            with pytest.raises(UserError, match=f"is of a training with {name} = .*--overwrite"):
+            with pytest.raises(
+                UserError, match=f"was written by a training with {name} = .*--overwrite"
+            ):
                 load(other)
 
 

@@ -79,7 +79,9 @@ def test_a_search_that_was_interrupted_goes_on_after_its_last_trial(tmp_path, ca
     assert "has checkpoints of a run that has not finished" in capsys.readouterr().err
     with pytest.raises(SystemExit):
         main([*arguments, "--resume", "--seed", "7"])
-    assert "is of a training with seed = 0, got 7" in " ".join(capsys.readouterr().err.split())
+    assert "was written by a training with seed = 0, got 7" in " ".join(
+        capsys.readouterr().err.split()
+    )
     done.clear()
 
     def count_trials(*args, **kwargs):

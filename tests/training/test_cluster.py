@@ -126,7 +126,7 @@ def test_a_continued_run_may_change_options_that_change_the_speed_only(stages, t
     once_more = ClusterStages(other, tmp_path / "run", SILENT, resume=True)
     with pytest.raises(UserError, match="stage 1 of the run was another training"):
         once_more.announce(1, Stage(other, "all", 3, True))
-    with pytest.raises(UserError, match="is of a training with seed = 0, got 7"):
+    with pytest.raises(UserError, match="was written by a training with seed = 0, got 7"):
         once_more.load_trials()
 
 

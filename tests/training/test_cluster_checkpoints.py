@@ -117,7 +117,9 @@ def test_a_run_with_other_options_is_never_continued(tmp_path, start, changes, n
     before = names(folder)
     for again in ("first", "second"):  # also on the same servers, at the same addresses
         start(again)
-        with pytest.raises(UserError, match=f"is of a training with {name} = .*--overwrite"):
+        with pytest.raises(
+            UserError, match=f"was written by a training with {name} = .*--overwrite"
+        ):
             ClusterCheckpoints(tmp_path / "run", other, resume=True, overwrite=False)
         assert names(folder) == before
 

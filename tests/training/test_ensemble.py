@@ -145,7 +145,7 @@ def test_every_process_of_a_cluster_refuses_what_it_cannot_train(
 @pytest.mark.parametrize(
     ("evaluators", "options", "message"),
     [
-        ({}, {}, "the evaluator of a cluster publishes the versions, and this one has none"),
+        ({}, {}, "needs an evaluator, which publishes the versions of a cluster"),
         ({"evaluator": ["localhost:1"]}, {"ensemble": 2}, "not with --ensemble"),
     ],
 )

@@ -146,9 +146,9 @@ def test_a_model_on_fields_keeps_its_rows(fields_run, tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--model", "fm"], "--from: the model is that of the run, got --model as well"),
-        (["--set", "units=3"], "--from: the model is that of the run, got --set as well"),
-        (["--config", "x.json"], "--from: the model is that of the run, got --config as well"),
+        (["--model", "fm"], "--from: the run determines the model, got --model as well"),
+        (["--set", "units=3"], "--from: the run determines the model, got --set as well"),
+        (["--config", "x.json"], "--from: the run determines the model, got --config as well"),
     ],
 )
 def test_what_the_run_decides_cannot_be_chosen(day_1, tmp_path, capsys, options, message):

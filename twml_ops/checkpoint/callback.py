@@ -26,7 +26,7 @@ MakeDataset = Callable[..., tf.data.Dataset]
 
 
 class CheckpointCallback(tf.keras.callbacks.Callback):
-    """Saves the training every so often, and continues it where the last checkpoint was written.
+    """Writes checkpoints at intervals, and continues the training from the last checkpoint.
 
         checkpoint = CheckpointCallback(CheckpointManager("run.checkpoints"), every_seconds=600,
                                         num_examples=train.num_examples(), batch_size=256, seed=7)
@@ -355,8 +355,8 @@ class CheckpointCallback(tf.keras.callbacks.Callback):
             raise CheckpointError(f"{checkpoint.folder}: has no position in the input: {e}") from e
         if position.seed != self._seed:
             raise CheckpointError(
-                f"{checkpoint.folder}: is of a training with seed = {position.seed!r}, got "
-                f"{self._seed!r}"
+                f"{checkpoint.folder}: was written by a training with seed = {position.seed!r}, "
+                f"got {self._seed!r}"
             )
         return position
 

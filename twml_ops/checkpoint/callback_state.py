@@ -11,7 +11,7 @@ import tensorflow as tf
 
 @dataclasses.dataclass
 class State:
-    """The state of an object.
+    """The state of an object in a checkpoint, as JSON values and arrays.
 
     Attributes:
         values: as JSON has them.

@@ -8,4 +8,4 @@ class CheckpointError(ValueError):
 
 
 class CheckpointDamaged(CheckpointError):
-    """A checkpoint that was complete is not what was written, or of a later version."""
+    """A complete checkpoint has changed since it was written, or its format is a later version."""

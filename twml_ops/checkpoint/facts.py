@@ -53,5 +53,8 @@ def difference_of_facts(
     """
     for name in sorted({*expected, *found} - {*may_differ}):
         if expected.get(name) != found.get(name):
-            return f"is of a training with {name} = {found.get(name)!r}, got {expected.get(name)!r}"
+            return (
+                f"was written by a training with {name} = {found.get(name)!r}, "
+                f"got {expected.get(name)!r}"
+            )
     return None

@@ -51,7 +51,7 @@ class TableVariable(Protocol):
 
 
 class TablePolicy:
-    """What checkpoints have of the tables and their slots, and at which precision.
+    """Which rows of tables and slots checkpoints contain, and with how many bits.
 
     Args:
         policy: see `Policy`. Only the tables of this package's optimizers, with their slots, are

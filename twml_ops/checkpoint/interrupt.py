@@ -27,7 +27,7 @@ class Interrupt:
 
 @contextlib.contextmanager
 def deferred_interrupt(enabled: bool = True) -> Iterator[Interrupt]:
-    """In its block the first SIGINT or SIGTERM sets a flag; the second one acts as usual.
+    """A context manager in which the first SIGINT or SIGTERM sets a flag; a second acts as usual.
 
     In another thread than the main one, where Python handles no signals, it does nothing.
 

@@ -49,7 +49,7 @@ def compact(folder: Path) -> Location | None:
 
 
 def prune(folder: Path, keep: int, hourly: bool = False) -> list[str]:
-    """Removes checkpoints, but none that a kept one has the changes to.
+    """Removes old checkpoints, except the ones on which a kept checkpoint is based.
 
     Args:
         folder: the folder of the checkpoints.

@@ -30,12 +30,12 @@ _AT_LEAST_1 = ("batch_size", "epochs", "max_epochs", "patience", "ensemble", "ca
 
 
 class Classifier(scikit_learn.Parameters):
-    """Trains and applies a model of two classes, as `twml-ops train` and `twml-ops predict` do.
+    """A binary classifier, which trains and predicts as `twml-ops train` and `twml-ops predict` do.
 
-    It is an estimator of scikit-learn, which need not be installed. Examples are data frames of
-    pandas or Polars, tables of Arrow, whatever else has one of the Arrow interchange protocols, or
-    arrays. Columns are numbers, categories, lists of them or times, as their types, names and
-    values say; `fit` takes what they do not say.
+    It has the interface of a scikit-learn estimator; scikit-learn need not be installed. Examples
+    are data frames of pandas or Polars, Arrow tables, other objects with one of the Arrow
+    interchange protocols, or arrays. The kind of a column (numbers, categories, lists of them or
+    times) follows from its type, name and values, or from the arguments of `fit`.
 
     The arguments are fields of `twml_ops.training.RunConfig`, with its defaults.
 

@@ -186,6 +186,7 @@ def _print_task(
 def _print_warning(console: Console) -> None:
     console.print(
         "[yellow]warning[/]  the model was trained on these data. Its predictions are "
-        "overconfident there, and the calibration would learn that: use other data",
+        "overconfident there, and the calibration would learn this: use data that the training has "
+        "not seen",
         soft_wrap=True,
     )

@@ -61,7 +61,7 @@ def configure(file: Path | None, given: Mapping[str, Any], options: Sequence[str
     if "schema_file" in given:
         if of_columns:
             raise UserError(
-                f"--schema: the file says what columns are, got {option_of(of_columns[0])} as well"
+                f"--schema: the file determines the columns, got {option_of(of_columns[0])} as well"
             )
         fields = {k: v for k, v in fields.items() if k not in COLUMN_OPTIONS}
     elif of_columns:
@@ -123,7 +123,7 @@ def _check_warm_start(given: Mapping[str, Any], options: Sequence[str], file: Pa
     wrong = [option for name, option in names.items() if name in given]
     wrong += ["--set"] * bool(options) + ["--config"] * (file is not None)
     if wrong:
-        raise UserError(f"--from: the model is that of the run, got {wrong[0]} as well")
+        raise UserError(f"--from: the run determines the model, got {wrong[0]} as well")
 
 
 def _warn_of_versions(made_by: Any) -> None:

@@ -85,11 +85,11 @@ def export_run(
 
     read_run(run)
     if form == "fast" and tables != "float32":
-        raise UserError("--tables goes with --format stock or scorer")
+        raise UserError("--tables needs --format stock or scorer")
     if form == "stock" and tables == "int4":
-        raise UserError("--tables int4 goes with --format scorer")
+        raise UserError("--tables int4 needs --format scorer")
     if base is not None and form != "scorer":
-        raise UserError("--base goes with --format scorer")
+        raise UserError("--base needs --format scorer")
     with new_export(out) as folder:
         from twml_ops._known_categories import KnownCategories
         from twml_ops.report.run_files import write_export
@@ -100,6 +100,6 @@ def export_run(
     print(f"the {'scorer' if form == 'scorer' else 'SavedModel'} is in {out}")
     if form == "fast":
         print(
-            "it has ops of this package: `import twml_ops.ops` before it is loaded; TensorFlow "
+            "it contains ops of this package: `import twml_ops.ops` before you load it; TensorFlow "
             "Serving needs --format stock"
         )

@@ -126,7 +126,7 @@ def _kept_types(
     types = source.column_types() if keep else {}
     if keep and not types:
         raise UserError(
-            f"--keep: {source.name} has no named columns; CSV, Parquet and TFRecord files have"
+            f"--keep: {source.name} has no named columns; expected a CSV, Parquet or TFRecord file"
         )
     for i, name in enumerate(keep):
         if name not in types:
@@ -246,7 +246,9 @@ def _texts(name: str, column: pa.ChunkedArray) -> list[str]:
             return ["|".join(text or "" for text in items or ()) for items in lists]
         texts = pc.cast(column, pa.string()).to_pylist()
     except pa.ArrowException as e:
-        raise UserError(f"--keep: the column {name} of type {kind} is no text for CSV: {e}") from e
+        raise UserError(
+            f"--keep: the column {name} of type {kind} cannot be text in CSV: {e}"
+        ) from e
     return ["" if text is None else text for text in texts]
 
 

@@ -294,8 +294,9 @@ class ConsoleReporter(Reporter):
                 "--categorical, --numeric and --drop"
             )
             self._console.print(
-                "[dim]distinct and missing are of a sample; [/][yellow]?[/][dim] is uncertain. "
-                f"{options} say otherwise, or a file of `twml-ops schema`[/]",
+                "[dim]distinct and missing are counted in a sample; [/][yellow]?[/][dim] marks an "
+                "uncertain guess. "
+                f"{options}, or a file of `twml-ops schema`, override a guess[/]",
                 soft_wrap=True,
             )
 

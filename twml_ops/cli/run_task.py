@@ -87,7 +87,7 @@ def _check_publication(config: RunConfig, publish: Path | None) -> None:
     RunPublisher(publish, config)
     if not Cluster.from_environment().evaluators:
         raise UserError(
-            "--publish: the evaluator of a cluster publishes the versions, and this one has none; "
+            "--publish: needs an evaluator, which publishes the versions of a cluster; "
             "add --evaluator to `twml-ops launch`, or an evaluator to TF_CONFIG"
         )
 

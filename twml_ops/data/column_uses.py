@@ -16,7 +16,7 @@ from twml_ops.data.schema import DEFAULT_LABELS, SPARSE_IDS, TIME_PARTS, Schema
 
 @dataclass(frozen=True)
 class ColumnUses:
-    """What the user says about columns. All other columns are taken for what they look like.
+    """The uses of columns that the user gives. The uses of all other columns are guessed.
 
     Attributes:
         labels: names of the label columns; (): `label`.

@@ -72,7 +72,7 @@ _EPOCHS = {"seconds": 1, "milliseconds": 10**3, "microseconds": 10**6, "nanoseco
 
 
 class Finding(NamedTuple):
-    """What a column is.
+    """The kind that was found for a column, and the reason.
 
     Attributes:
         kind: of `Feature.kind`, or "label", "weight", "time", "group" or "dropped".

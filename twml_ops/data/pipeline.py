@@ -11,11 +11,11 @@ import tensorflow as tf
 
 @dataclasses.dataclass(frozen=True)
 class InputSettings:
-    """What may change about a pipeline without changing what it reads.
+    """The settings of a pipeline that change its speed, but not the examples that it reads.
 
     Attributes:
         batch_first: batches records before they are parsed, many in one call, not after.
-        read_files: files read by turns, in parallel if more than one.
+        read_files: files that are read alternately, in parallel if more than one.
         parallel_calls: parses that run at once.
         prefetch: batches made ahead, while the step runs.
     """

@@ -538,7 +538,7 @@ class Shard(View):
 
 @contextlib.contextmanager
 def original_errors(*sources: Source) -> Iterator[None]:
-    """In its block an error of a reader is raised as it was, not as the error of TensorFlow.
+    """A context manager that raises an error of a reader in place of TensorFlow's error about it.
 
     Around any code that iterates over datasets of `sources`, such as `model.fit`:
 

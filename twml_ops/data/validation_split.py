@@ -39,7 +39,7 @@ class TrainingParts(NamedTuple):
 def split_for_validation(
     source: Source, method: Method = "auto", share: float = 0.1, seed: int = 0
 ) -> TrainingParts:
-    """Takes a part of training data away for validation.
+    """Divides training data into a part to train on and validation data.
 
     The examples are not copied: each part is a view of the source. A source whose parsed form is
     small enough to be kept in memory is read once.

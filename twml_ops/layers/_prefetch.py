@@ -12,11 +12,11 @@ from twml_ops import _keras
 def prefetch_rows(
     dataset: tf.data.Dataset, model: tf.keras.Model, ahead: int = 1
 ) -> tf.data.Dataset:
-    """Announces each batch to the tables of a model that have `storage=Tiered(...)`.
+    """Reads the rows of later batches ahead, for the tables of a model with `storage=Tiered(...)`.
 
-    Their rows are then read while the model is trained on the batches before. For each batch the
-    input pipeline runs those layers of the model that lead to the tables, in inference mode.
-    Results do not depend on it, nor on the time that reading takes.
+    The rows of a batch are read while the model is trained on the batches before. To find them, the
+    input pipeline runs the layers of the model between its inputs and the tables, in inference
+    mode. The results of the training are the same with and without it.
 
         model.fit(layers.prefetch_rows(batches, model), epochs=3)
 

@@ -29,7 +29,7 @@ _WITHOUT_WEIGHTS = (
 
 
 class Front(NamedTuple):
-    """A model in two parts.
+    """A model that is divided into the layers before all weights and the rest; see `divided`.
 
     Attributes:
         whole: the model.
@@ -162,7 +162,7 @@ def keyed_batches(
 
 
 def in_batches(dataset: tf.data.Dataset, batch_size: int, count: int | None) -> tf.data.Dataset:
-    """Divides batches into smaller ones, which are made ahead.
+    """Divides batches into smaller ones, which are prefetched.
 
     Args:
         dataset: batches of a multiple of `batch_size` examples, of which the last may be shorter.

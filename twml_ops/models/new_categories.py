@@ -18,7 +18,7 @@ _SHARED_ROW = 1  # of a field's part of a table; row 0 is that of missing values
 
 
 class EnlargedTable(NamedTuple):
-    """A table of `FieldEmbedding`, which may have got more rows.
+    """A table of a `FieldEmbedding` before and after `with_new_categories` added rows to it.
 
     Attributes:
         before: the variable of the trained model, of TensorFlow.
@@ -105,7 +105,7 @@ def with_new_categories(
 
 
 def enlarged_tables(before: tf.keras.Model, after: tf.keras.Model) -> list[EnlargedTable]:
-    """Where the rows of a model are in the one that `with_new_categories` made of it.
+    """Maps the rows of a model to the rows of the model that `with_new_categories` returned for it.
 
     Args:
         before: the trained model.

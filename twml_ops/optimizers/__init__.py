@@ -61,7 +61,7 @@ _BY_NAME: dict[str, Callable[[], SparseOptimizer]] = {
 
 
 def get(identifier: Any) -> Any:
-    """The optimizer of this package that a name or a config describes.
+    """Returns the optimizer of this package that a name or a config describes.
 
     Args:
         identifier: the name of a class, as `"LazyAdam"` or `"lazy_adam"`, for its default

@@ -17,7 +17,7 @@ from twml_ops.optimizers.sparse_optimizer import SparseOptimizer
 
 @contextlib.contextmanager
 def averaged_weights(model: tf.keras.Model, optimizer: Any = None) -> Iterator[None]:
-    """The trainable weights of a model are their averages in a `with` block.
+    """A context manager in which the trainable weights of a model have their averaged values.
 
     Afterwards the model and its optimizer are as they were, bit for bit. Evaluate, export or save
     the model in the block, but do not train it. A file that is saved in the block continues, where

@@ -205,7 +205,7 @@ def calibrate(
     worker_cpu: float,
     server_cpu: float,
 ) -> Compute:
-    """Finds the costs with which the CPU time of a cluster is predicted as it was measured.
+    """Finds the costs for which the predicted CPU time of a cluster is the measured one.
 
     The model of a training may need more than the small models from which `compute.costs` are: a
     deep dense part, an input pipeline, layers before its tables. Measured with one server and as

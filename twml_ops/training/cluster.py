@@ -38,7 +38,7 @@ def check_cluster(config: RunConfig, *, peers: bool = False) -> None:
             divide the tables of several models, or cannot be read.
     """
     if peers and config.model == AUTO:
-        raise UserError("--model auto: peers train one model; choose it in one process")
+        raise UserError("--model auto: peers cannot choose the model; choose it in one process")
     if not peers and (config.checkpoint_bits, config.checkpoint_slot_bits) != (32, 32):
         raise UserError(
             "--checkpoint-bits, --checkpoint-slot-bits: checkpoints of a cluster are not quantized"
@@ -50,7 +50,9 @@ def check_cluster(config: RunConfig, *, peers: bool = False) -> None:
         if config.cluster and config.cluster.micro_batches and config.cluster.mode != "sync":
             raise UserError(f"--micro-batches: needs --mode sync, got {config.cluster.mode}")
     elif config.storage is not None:
-        raise UserError("--storage: peers need tables in memory")
+        raise UserError(
+            "--storage: peers keep their tables in memory; use parameter servers or one process"
+        )
 
 
 def _check_plan(config: RunConfig) -> None:
@@ -59,7 +61,9 @@ def _check_plan(config: RunConfig) -> None:
     if plan is None:
         return
     if config.model in (DEFAULT, AUTO):
-        raise UserError("--plan: a plan is of the tables of one model; name it with --model")
+        raise UserError(
+            "--plan: a plan divides the tables of one model; name the model with --model"
+        )
     try:
         read_plan(Path(plan))
     except (ValueError, OSError) as e:

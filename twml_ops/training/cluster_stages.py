@@ -147,8 +147,8 @@ class ClusterStages:
         if json.dumps(known) != json.dumps(own):
             raise UserError(
                 f"{self.decisions.folder}: stage {number} of the run was another training before "
-                "this process was started again: the data have changed; use --overwrite to begin "
-                "again"
+                "the restart of this process, because the data have changed; use --overwrite to "
+                "begin again"
             )
         if self._trained is not None:
             self._trained.release()

@@ -234,8 +234,8 @@ class RunConfig:
                 continue
             if name not in found or found[name] != value:
                 raise UserError(
-                    f"{where}: is of a training with {name} = {found.get(name)!r}, got {value!r}; "
-                    "use --overwrite to begin again"
+                    f"{where}: was written by a training with {name} = {found.get(name)!r}, "
+                    f"got {value!r}; use --overwrite to begin again"
                 )
 
     @classmethod

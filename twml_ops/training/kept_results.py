@@ -106,7 +106,7 @@ class TrialStore:
             kept = KeptTrials(results, float(values["seconds"]))
             run = dict(values["run"])
         except (OSError, ValueError, TypeError, KeyError, RecursionError) as e:
-            raise UserError(f"{self._path}: is no record of trials: {e}") from e
+            raise UserError(f"{self._path}: is not a record of trials: {e}") from e
         config.check_same(run, self._path)
         return kept
 
@@ -184,7 +184,7 @@ class MemberStore:
                 tf.keras.models.load_model(str(folder / _MEMBER_MODEL), compile=False), history
             )
         except (OSError, ValueError, TypeError, KeyError, RecursionError) as e:
-            raise UserError(f"{folder}: is no member of an ensemble: {e}") from e
+            raise UserError(f"{folder}: is not a member of an ensemble: {e}") from e
 
     def remove(self) -> None:
         """Removes all members."""

@@ -36,8 +36,8 @@ def check_balance(config: RunConfig, schema: Schema) -> None:
         ):
             if used:
                 raise UserError(
-                    f"{option} is for the positives and negatives of one label, and the schema "
-                    f"names {labels}"
+                    f"{option} needs one label, because positives of one label are negatives of "
+                    f"another; the schema has {labels}"
                 )
 
 

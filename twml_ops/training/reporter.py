@@ -38,7 +38,7 @@ class _NoBar:
 
 
 class Reporter:
-    """Is told what a training does. This one is silent; subclasses show what they like.
+    """Receives the events of a training. This class ignores them; subclasses show or record them.
 
     The command line shows it on the terminal (`twml_ops.cli.reporter.ConsoleReporter`).
     """

@@ -39,7 +39,7 @@ class RunPublisher:
     def __init__(self, folder: Path, config: RunConfig, reporter: Reporter = SILENT) -> None:
         if config.ensemble > 1 or config.model == AUTO:
             option = "--ensemble" if config.ensemble > 1 else "--model auto"
-            raise UserError(f"--publish goes with the training of one model, not with {option}")
+            raise UserError(f"--publish publishes the training of one model, not with {option}")
         self._folder, self._config, self._reporter = folder, config, reporter
         self._lock = contextlib.ExitStack()
         self._publisher: ScorerPublisher | None = None

@@ -242,7 +242,7 @@ def _warn_of_unknown(counts: Mapping[str, Count], source: str) -> list[str]:
         share = counts[name].unknown / counts[name].examined
         warnings.warn(
             f"{source}: {share:.0%} of the categories of {name} were not in the training data, "
-            "so that it says nothing to the model; are they written as in the training data?",
+            "so the column is of no use to the model; are they spelled as in the training data?",
             DataWarning,
             stacklevel=3,
         )

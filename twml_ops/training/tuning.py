@@ -66,7 +66,9 @@ def tune(config: RunConfig, budget: Budget, reporter: Reporter = SILENT) -> RunC
     with original_errors(data), reporter.phase(f"reading {data.name}"):
         parts = validation_parts(config, data)
     if parts is None:
-        raise UserError("there are no validation data to judge trials by: use another --validation")
+        raise UserError(
+            "there are no validation data to compare trials on: use another --validation"
+        )
     reporter.searched(data.name, config.model, space.values)
     reporter.trials(parts.validation.name, parts.validation.num_examples())
     with original_errors(data, *parts):

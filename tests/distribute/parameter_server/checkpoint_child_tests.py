@@ -232,7 +232,9 @@ def a_run_goes_on_from_checkpoints_and_servers_with_its_facts_only():
         trainer(optimizers.SGD(0.1), checkpoint_facts=first, **options).fit(batches, 2)
         for facts in ({**first, "data": "b.csv"}, {**first, "start": "y"}, {"data": "a.csv"}):
             hybrid = trainer(optimizers.SGD(0.1), checkpoint_facts=facts, **options)
-            expect_error(ValueError, "is of a training with", lambda h=hybrid: h.fit(batches, 2))
+            expect_error(
+                ValueError, "was written by a training with", lambda h=hybrid: h.fit(batches, 2)
+            )
         assert [each.manifest.step for each in found(folder)] == [2]
         resumed = trainer(
             optimizers.SGD(0.1), checkpoint_facts={**first, "start": "y"}, **options,

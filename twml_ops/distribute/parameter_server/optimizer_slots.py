@@ -24,7 +24,7 @@ from twml_ops.placement import placement_of
 
 @dataclasses.dataclass(frozen=True)
 class SavedSlots:
-    """The optimizer of an earlier training, with which a run begins.
+    """The step and the slots of the optimizer of an earlier training, with which a run begins.
 
     Attributes:
         step: The updates that the optimizer has made before. It is equal in all processes.
