@@ -20,7 +20,8 @@ def fit_calibration(
     """Fits a calibration layer.
 
     The result does not depend on the unit of the sample weights. As far as the layer has examples
-    of its own, such as the two of `IsotonicCalibration` at the ends, the data count as (Σ w)² / Σ w²
+    of its own, such as the two of `IsotonicCalibration` at the ends, the data count as
+    (Σ w)² / Σ w²
     examples (Kish 1965, "Survey Sampling").
 
     Args:
