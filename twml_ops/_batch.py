@@ -17,7 +17,6 @@ import tensorflow as tf
 from twml_ops import ops
 from twml_ops._keras import as_declared
 from twml_ops.ops._library import library
-from twml_ops.ops.stock import check
 
 
 class SparseBatch(NamedTuple):
@@ -224,18 +223,19 @@ def _parse_static(ids: tf.Tensor, values: tf.Tensor | None) -> tuple[SparseBatch
 
 
 def _require_equal(ids_size: Any, values_size: Any, what: str, values: tf.Tensor) -> tf.Tensor:
-    """`values`, after a check that both numbers are equal, also in version 1 graphs."""
-    message = f"ids and values must have the same {what}"
-    if tf.executing_eagerly():
-        tf.debugging.assert_equal(ids_size, values_size, message, summarize=8)
-        return values
+    """`values`, after a check that both numbers are equal."""
+    message = f"ids and values must have the same {what}, got"
+    equal = tf.raw_ops.Equal(x=ids_size, y=values_size, incompatible_shape_error=False)
+    return _require(tf.reduce_all(equal), [message, ids_size, "and", values_size], values)
+
+
+def _require(condition: tf.Tensor, message: list[Any], tensor: tf.Tensor) -> tf.Tensor:
+    """`tensor`, after a check of a condition, also in version 1 graphs."""
     # In a graph `tf.debugging` would trace two functions of a `cond` for each check.
-    data = [tf.constant(f"{message}, got"), ids_size, tf.constant("and"), values_size]
-    check = tf.raw_ops.Assert(
-        condition=tf.reduce_all(tf.equal(ids_size, values_size)), data=data, summarize=8
-    )
-    with tf.control_dependencies([check]):
-        return tf.identity(values)
+    data = [tf.convert_to_tensor(part) for part in message]
+    check = tf.raw_ops.Assert(condition=condition, data=data, summarize=8)
+    with tf.control_dependencies([] if check is None else [check]):  # None: executed eagerly
+        return tf.identity(tensor)
 
 
 def as_ids(ids: tf.Tensor, hashes: bool = False) -> tf.Tensor:
@@ -250,13 +250,9 @@ def as_ids(ids: tf.Tensor, hashes: bool = False) -> tf.Tensor:
             would be negative, and stand for a missing value, padding or another row.
     """
     if ids.dtype == tf.uint64 and not hashes:
-        limit = tf.constant(1 << 63, tf.uint64)
-        below = check.Precondition(
-            lambda: tf.reduce_all(ids < limit),
-            "ids of uint64 must be below 2^63 (for hashes, take them modulo 2^63), got {}",
-            (lambda: tf.reduce_max(ids),),
-        )
-        ids = check.require(ids, below)
+        below = tf.reduce_all(ids < tf.constant(1 << 63, tf.uint64))
+        message = "ids of uint64 must be below 2^63 (for hashes, take them modulo 2^63), got"
+        ids = _require(below, [message, tf.reduce_max(ids)], ids)
     return ids if ids.dtype in (tf.int32, tf.int64) else tf.cast(ids, tf.int64)
 
 
