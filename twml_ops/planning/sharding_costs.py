@@ -117,10 +117,11 @@ def _on_workers(table: Table, job: Job, cluster: ClusterResources, costs: CpuCos
         activation=job.batch * table.sent,
         product=entries * units,
         weight=0 if shared else rows * units,
+        row=0 if shared else rows,
     )
     seconds, stored = own.times(costs.alone).elapsed(cluster.cores), 0.0
     if shared:
-        update = StepParts(weight=rows * units).times(costs.server).elapsed(cluster.cores)
+        update = StepParts(weight=rows * units, row=rows).times(costs.server).elapsed(cluster.cores)
         of_servers = cluster.workers * (update + table.bytes / cluster.egress)
         sent = rows * (units * FLOAT_BYTES + ROW_ID_BYTES)
         seconds += sent / cluster.egress + of_servers / cluster.servers
@@ -145,9 +146,14 @@ def _loads(
         for p, n in zip(parts, numbers, strict=True)
     ]
     shards = sum(part.columns > 0 for part in parts)
-    worker = StepParts(table=1, shard=shards, entry=entries, activation=sum(numbers)).times(
-        costs.worker
-    )
+    worker = StepParts(
+        table=1,
+        shard=shards,
+        entry=entries,
+        activation=sum(numbers),
+        row=rows,
+        output=job.batch * table.sent,
+    ).times(costs.worker)
     of_worker = worker.elapsed(cluster.cores) + sum(sent) / cluster.egress
     seconds, stored = [], []
     for part, number in zip(parts, numbers, strict=True):
@@ -157,6 +163,7 @@ def _loads(
             activation=number,
             product=entries * part.entries * units * part.columns,
             weight=rows * part.rows * units * part.columns,
+            row=rows * part.rows,
         )
         cpu = work.times(costs.server).elapsed(cluster.cores)
         products = job.bytes_of_products(number, job.batch * part.examples)
