@@ -16,6 +16,7 @@ def test_one_process_has_all_entries_and_products_and_no_message():
     assert alone.entry == 256 * 102
     assert alone.activation == 256 * 72
     assert alone.product == 256 * (100 * 64 + 2 * 8)
+    assert alone.row == 3000 + JOB.tables[1].rows(256)
     assert alone.weight == 3000 * 64 + JOB.tables[1].rows(256) * 8
 
 
@@ -34,6 +35,9 @@ def test_servers_divide_the_products(axis, servers, workers):
     # What a worker exchanges is what the servers exchange with it.
     assert work.worker.message == servers * work.server.message
     assert work.worker.shard == servers * work.server.table
+    # Each column of a row has to be found again, and the dense part knows nothing of servers.
+    assert parts * work.server.row == pytest.approx(alone.row)
+    assert (work.worker.row, work.worker.output) == (alone.row, alone.activation)
     assert work.worker.activation == pytest.approx(servers * work.server.activation)
 
 

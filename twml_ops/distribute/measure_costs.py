@@ -23,12 +23,14 @@ from twml_ops.planning.work import work_alone, work_in_cluster
 TRAININGS = (
     MeasuredTraining(batch=32, entries=2, units=8, steps=192),  # the step and its messages
     MeasuredTraining(batch=32, entries=2, units=8, tables=8),  # tables
+    MeasuredTraining(batch=4096, entries=2, units=64, ids=2048, steps=64),  # activations
     MeasuredTraining(batch=512, entries=200, units=8, ids=2048),  # entries
+    MeasuredTraining(batch=512, entries=200, units=8, steps=48),  # rows
     MeasuredTraining(batch=512, entries=200, units=128, ids=2048, steps=48),  # products
     MeasuredTraining(batch=512, entries=200, units=128, steps=48),  # weights
-    MeasuredTraining(batch=4096, entries=2, units=64, ids=2048, steps=64),  # activations
 )
-SERVERS = 3  # of the cluster with more messages and shards
+SERVERS = 3  # of the cluster with more messages, shards and activations
+REPEATED = 3
 STEPS_PER_EXECUTION = 4
 TIMEOUT = 60.0
 _TRAINING_TIMEOUT = 300.0  # of each training, also on a busy machine
@@ -68,7 +70,7 @@ def measure_costs(
         slots: Numbers that the optimizer stores for each weight of a table: 0, 1 or 2.
         steps_per_execution: Argument of `HybridTrainer`. The steps of each training are a multiple
             of it.
-        trainings: The trainings; the first two are repeated with more servers.
+        trainings: The trainings; the first `REPEATED` are repeated with more servers.
         show: Called with a line for each cluster that starts.
 
     Returns:
@@ -84,7 +86,7 @@ def measure_costs(
         raise MeasurementError(f"the CPU time of servers is measured on Linux, not {sys.platform}")
     options = {"steps_per_execution": steps_per_execution, "partition_axis": "row"}
     found: list[Measurement] = []
-    for servers, chosen in ((0, trainings), (1, trainings), (SERVERS, trainings[:2])):
+    for servers, chosen in ((0, trainings), (1, trainings), (SERVERS, trainings[:REPEATED])):
         show(f"{servers} servers" if servers else "one process")
         setting = {"slots": slots, "timeout": TIMEOUT, "options": options}
         found += _measure(servers, chosen, setting)

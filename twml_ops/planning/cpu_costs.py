@@ -27,12 +27,14 @@ class StepParts:
         step: The step itself: Python, the calls of TensorFlow, the input, a small dense part.
         message: Messages that a process exchanges, sent or received.
         table: Tables, for each of which a process runs some ops.
-        shard: Shards of tables, with each of which a worker exchanges tensors of their own.
         entry: Entries, which are packed, unpacked and grouped by their ids.
         activation: Numbers of products that a process sends or receives, with their gradients. In
             one process nothing is sent, but they are computed with.
         product: Products of an entry and a weight, and their gradients: entries times columns.
         weight: Weights that are read and updated: distinct ids times columns.
+        shard: Shards of tables, with each of which a worker exchanges tensors of their own.
+        row: Distinct ids, which are packed, or whose rows are looked for in memory.
+        output: Numbers of products that a worker computes with, however many servers send them.
 
     Raises:
         ValueError: A number is negative.
@@ -46,6 +48,8 @@ class StepParts:
     product: float = 0.0
     weight: float = 0.0
     shard: float = 0.0
+    row: float = 0.0
+    output: float = 0.0
 
     def __post_init__(self) -> None:
         for name, value in dataclasses.asdict(self).items():

@@ -126,10 +126,11 @@ def _on_workers(table: Table, job: Job, cluster: ClusterResources, costs: CpuCos
         activation=job.batch * table.sent,
         product=entries * units,
         weight=0 if shared else rows * units,
+        row=0 if shared else rows,
     )
     seconds, stored = own.times(costs.alone).elapsed(cluster.cores), 0.0
     if shared:
-        update = StepParts(weight=rows * units).times(costs.server).elapsed(cluster.cores)
+        update = StepParts(weight=rows * units, row=rows).times(costs.server).elapsed(cluster.cores)
         of_servers = cluster.workers * (update + remote * table.bytes / cluster.egress)
         sent = remote * rows * (units * FLOAT_BYTES + ROW_ID_BYTES)
         seconds += sent / cluster.egress + of_servers / cluster.servers
@@ -156,9 +157,14 @@ def _loads(
         for p, n in zip(parts, numbers, strict=True)
     ]
     shards = sum(part.columns > 0 for part in parts)
-    worker = StepParts(table=1, shard=shards, entry=entries, activation=sum(numbers)).times(
-        costs.worker
-    )
+    worker = StepParts(
+        table=1,
+        shard=shards,
+        entry=entries,
+        activation=sum(numbers),
+        row=rows,
+        output=job.batch * table.sent,
+    ).times(costs.worker)
     seconds, stored = [], []
     for part, number, leaving in zip(parts, numbers, _leaving(sent, cluster), strict=True):
         work = StepParts(
@@ -167,6 +173,7 @@ def _loads(
             activation=number,
             product=entries * part.entries * units * part.columns,
             weight=rows * part.rows * units * part.columns,
+            row=rows * part.rows,
         )
         cpu = work.times(costs.server).elapsed(cluster.cores)
         products = job.bytes_of_products(number, job.batch * part.examples)

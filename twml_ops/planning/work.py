@@ -38,6 +38,7 @@ def work_alone(job: Job) -> StepParts:
         activation=sum(job.batch * t.sent for t in job.tables),
         product=sum(t.ids(job.batch) * t.units for t in job.tables),
         weight=sum(t.rows(job.batch) * t.units for t in job.tables),
+        row=sum(t.rows(job.batch) for t in job.tables),
     )
 
 
@@ -70,6 +71,8 @@ def work_in_cluster(
         shard=whole.table * servers,
         entry=whole.entry,
         activation=servers * products + dense,
+        row=whole.row,
+        output=whole.activation,
     )
     server = StepParts(
         message=messages,
@@ -78,5 +81,6 @@ def work_in_cluster(
         activation=products + dense / servers,
         product=whole.product / servers,
         weight=whole.weight / servers,
+        row=whole.row / servers if by_row else whole.row,
     )
     return StepWork(worker, server)
