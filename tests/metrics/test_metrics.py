@@ -229,7 +229,7 @@ def test_fit_evaluate_and_keras_file(tmp_path, run_eagerly):
 
 
 @pytest.mark.parametrize("metric", [*ALL, ROCAUC, ExactROCAUC])
-@pytest.mark.parametrize("labels, predictions", [(1, 4), (4, 1), (4, 8)])
+@pytest.mark.parametrize(("labels", "predictions"), [(1, 4), (4, 1), (4, 8)])
 def test_one_label_is_not_broadcast_to_many_predictions(metric, labels, predictions):
     m = metric()
     with pytest.raises((tf.errors.InvalidArgumentError, ValueError)):
