@@ -401,3 +401,25 @@ def test_reading_every_attribute_of_an_optimizer_changes_nothing(name):
             with contextlib.suppress(Exception):
                 getattr(optimizer, attribute)
         assert [v.numpy().tobytes() for v in (*inner._variables, variable)] == before
+
+
+@pytest.mark.parametrize("numbered", [True, False], ids=["now", "earlier version"])
+def test_the_state_of_an_optimizer_with_other_slots_is_not_loaded(numbered):
+    w = tf.Variable(random(N, D), name="w")
+    momentum, adagrad, again = optimizers.Momentum(0.1), optimizers.Adagrad(), optimizers.Momentum()
+    store = {}
+    for optimizer in (momentum, adagrad, again):
+        optimizer.build([w])
+    momentum.apply_gradients([(sparse_gradients(1)[0], w)])
+    momentum.save_own_variables(store)
+    if not numbered:  # which slots they are is not known
+        del store["slots"]
+    else:
+        before = slots_of(adagrad)
+        with pytest.warns(UserWarning, match="Skipping variable loading .* of other slots"):
+            adagrad.load_own_variables(store)
+        for slot, want in zip(slots_of(adagrad), before, strict=True):
+            np.testing.assert_array_equal(slot, want)
+    again.load_own_variables(store)
+    for slot, want in zip(slots_of(again), slots_of(momentum), strict=True):
+        np.testing.assert_array_equal(slot, want)

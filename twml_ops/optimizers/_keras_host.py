@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import warnings
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from twml_ops import placement
@@ -22,6 +25,7 @@ from twml_ops.placement.device import memory_errors_of
 from twml_ops.placement.sharded import NotCheckpointable
 from twml_ops.placement.whole_values import assign_whole, show_whole, value_in_file
 
+_SLOTS = "slots"  # in a file, beside the variables
 _unscaled: ContextVar[bool] = ContextVar("unscaled", default=False)
 
 
@@ -117,25 +121,39 @@ class KerasHost(tf.keras.optimizers.Optimizer):
         Args:
             store: the group of the file.
         """
+        store[_SLOTS] = self._slots_id()
         for i, variable in enumerate(self._variables):
             store[str(i)] = value_in_file(variable)
+
+    def _slots_id(self) -> np.int64:
+        """A number for the names of the slots."""
+        return np.int64(zlib.crc32(" ".join(self.slot_names).encode()))
 
     def load_own_variables(self, store: Any) -> None:
         """Reads the step and the slots from a file.
 
-        Earlier versions averaged dense variables in each step, so their files have no steps of
-        averages.
+        The state of an optimizer with other slots is left out, with a warning, as in Keras. Earlier
+        versions averaged dense variables in each step, so their files have no steps of averages,
+        and no number for the slots.
 
         Args:
             store: the group of the file.
         """
         steps = getattr(self, "_slots", {}).get(AVERAGE_SLOTS[1], ())
-        if self.use_ema and len(store.keys()) == len(self._variables) - len(steps):
-            saved, new = self._variables[: len(store.keys())], steps
-        elif len(store.keys()) == len(self._variables):
+        keys = [*store.keys()]
+        count = sum(key != _SLOTS for key in keys)
+        same = _SLOTS not in keys or int(store[_SLOTS][()]) == self._slots_id()
+        if same and self.use_ema and count == len(self._variables) - len(steps):
+            saved, new = self._variables[:count], steps
+        elif same and count == len(self._variables):
             saved, new = self._variables, ()
         else:
-            super().load_own_variables(store)  # Keras warns and does nothing.
+            warnings.warn(
+                f"Skipping variable loading for optimizer {self.name!r}: it has "
+                f"{len(self._variables)} variables, with the slots {', '.join(self.slot_names)}; "
+                f"the file has {count}{'' if same else ', of other slots'}",
+                stacklevel=2,
+            )
             return
         for i, variable in enumerate(saved):
             assign_whole(variable, store[str(i)][...])

@@ -19,9 +19,8 @@ def fit_calibration(
 ) -> layers.IsotonicCalibration | layers.PlattScaling:
     """Fits a calibration layer.
 
-    The result does not depend on the unit of the sample weights. As far as the layer has examples
-    of its own, such as the two of `IsotonicCalibration` at the ends, the data count as
-    (Σ w)² / Σ w²
+    The result does not depend on the unit of the sample weights. Beside the examples that the layer
+    adds, such as the two of `IsotonicCalibration` at the ends, the data count as (Σ w)² / Σ w²
     examples (Kish 1965, "Survey Sampling").
 
     Args:
