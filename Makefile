@@ -82,7 +82,7 @@ ANY_TF_TESTS = tests/benchmarks tests/checkpoint/test_killed.py tests/cli/test_c
 	tests/data/test_flights.py tests/data/test_text_values.py tests/data/test_infer.py tests/data/test_libsvm.py tests/data/test_open.py \
 	tests/data/test_order.py tests/data/test_remote.py tests/data/test_row_keys.py tests/data/test_schema_file.py tests/data/test_shard.py \
 	tests/data/test_subset.py tests/data/test_text.py tests/data/test_validation_split.py tests/distribute/test_launch.py tests/docs/test_commands.py \
-	tests/docs/test_docstrings.py tests/docs/test_manifests.py tests/docs/test_options.py tests/docs/test_pages_run.py tests/docs/test_readme.py \
+	tests/docs/test_docstrings.py tests/docs/test_links.py tests/docs/test_manifests.py tests/docs/test_options.py tests/docs/test_pages_run.py tests/docs/test_readme.py \
 	tests/docs/test_reference.py tests/examples/test_click_log.py tests/peers tests/planning tests/serving/test_admission.py \
 	tests/serving/test_c_interface.py tests/serving/test_connections.py tests/serving/test_inputs.py tests/serving/test_load.py tests/serving/test_model_machine.py \
 	tests/serving/test_model.py tests/serving/test_processes.py tests/serving/test_rest.py tests/serving/test_storage.py tests/test_architecture.py \
