@@ -17,7 +17,6 @@ import tensorflow as tf
 from twml_ops import ops
 from twml_ops._keras import as_declared
 from twml_ops.ops._library import library
-from twml_ops.ops.stock import check
 
 
 class SparseBatch(NamedTuple):
@@ -247,16 +246,15 @@ def as_ids(ids: tf.Tensor, hashes: bool = False) -> tf.Tensor:
 
     Raises:
         tf.errors.InvalidArgumentError: An id of uint64 is 2^63 or more, and not `hashes`. Its int64
-            would be negative, and stand for a missing value, padding or another row.
+            would be negative, and stand for a missing value, padding or another row. Compiled code
+            raises no errors.
     """
-    if ids.dtype == tf.uint64 and not hashes:
-        limit = tf.constant(1 << 63, tf.uint64)
-        below = check.Precondition(
-            lambda: tf.reduce_all(ids < limit),
-            "ids of uint64 must be below 2^63 (for hashes, take them modulo 2^63), got {}",
-            (lambda: tf.reduce_max(ids),),
-        )
-        ids = check.require(ids, below)
+    if ids.dtype == tf.uint64 and not (hashes or library.uses_static_shapes):
+        message = "ids of uint64 must be below 2^63 (for hashes, take them modulo 2^63), got"
+        below = tf.reduce_all(ids < tf.constant(1 << 63, tf.uint64))
+        data = [tf.constant(message), tf.reduce_max(ids)]
+        with tf.control_dependencies([tf.raw_ops.Assert(condition=below, data=data)]):
+            ids = tf.identity(ids)
     return ids if ids.dtype in (tf.int32, tf.int64) else tf.cast(ids, tf.int64)
 
 

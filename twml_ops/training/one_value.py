@@ -171,7 +171,7 @@ class _Features:
         mean = self._weight / max(self._weighted, 1)
         if self._weighted and mean < _LEAST_MEAN_WEIGHT:
             said.append(
-                f"The sample weights of {data} have a mean of {mean:.3g}, without those of 0. "
+                f"The sample weights of {data} have a mean of {mean:.3g}, without zeros. "
                 "Learning rates, boosted trees and statistics of categories take them for numbers "
                 "of examples: divide them by their mean."
             )
