@@ -145,9 +145,18 @@ def table(result: dict[str, Any]) -> str:
         times = [f"{1e3 * each[key]:.0f}" for each in found for key in ("predicted", "measured")]
         rows.append([name, *map(str, result["ways"][name].values()), *times])
     correlations = " and ".join(f"{each['correlation']:.3f}" for each in result["by_egress"])
+    of_worker = " and ".join(f"{_of_worker(each['plans']):.3f}" for each in result["by_egress"])
     job = result["job"]
     return (
         f"{tables.machine(result['about'])}\n\n{tables.markdown(header, rows)}\n\n"
-        f"Rank correlation {correlations}. {job['tables']} tables, B = {job['batch']}; hosts of "
-        f"{result['cores']:g} cores; medians of {result['rounds']} rounds."
+        f"Rank correlation of predicted and measured steps {correlations}; of the worker's "
+        f"measured CPU time and measured steps {of_worker}. {job['tables']} tables, "
+        f"B = {job['batch']}; hosts of {result['cores']:g} cores; medians of "
+        f"{result['rounds']} rounds."
     )
+
+
+def _of_worker(plans: dict[str, Any]) -> float:
+    """The rank correlation of the CPU time of the worker and the durations of steps."""
+    pairs = [[plan["cpu"][-1], plan["measured"]] for plan in plans.values()]
+    return float(stats.spearmanr(pairs).statistic)

@@ -35,7 +35,11 @@ TYPICAL_COSTS = CpuCosts(
         weight=5.9e-10,
     ),
 )
-"""Seconds of `twml-ops plan --measure --slots 1` on the machine of docs/performance.md."""
+"""Seconds of `twml-ops plan --measure --slots 1` on the machine of docs/performance.md.
+
+They were measured when shards, rows and outputs had no costs of their own: the other costs contain
+what these parts cost with one server.
+"""
 
 
 def prefers_rows(job: Job, cluster: ClusterResources, costs: CpuCosts = TYPICAL_COSTS) -> bool:
