@@ -1,6 +1,7 @@
 """`BoostedTrees`: the trees of LightGBM, trained out of fold."""
 
 import ctypes
+import json
 
 import numpy as np
 import pytest
@@ -340,6 +341,36 @@ def test_fewer_ensembles_than_folds_are_the_first_ones(adapted):
     assert BoostedTrees.from_config(some.get_config()).num_ensembles == 2
 
 
+FINER = {"num_leaves": 40, "min_examples": 5}
+
+
+@pytest.mark.parametrize(("steps", "chosen"), [(30, FINER), (2, {})])
+def test_an_alternative_is_taken_if_the_folds_have_a_lower_loss_with_it(steps, chosen):
+    rng = np.random.default_rng(1)
+    x, present, keys, _ = data(1500)
+    positive = rng.random(steps) < 0.5 if steps > 2 else np.array([0.3, 0.7]) > 0.5
+    step = np.clip(((x[:, 0] + 2) / 4 * steps).astype(int), 0, steps - 1)
+    labels = (rng.random(1500) < np.where(positive[step], 0.8, 0.2)).astype(np.float32)
+    both, alone = make(max_trees=40, alternatives=[FINER]), make(max_trees=40, **chosen)
+    for layer in (both, alone):
+        layer.adapt(batches(x, present, keys, labels))
+    for state, expected in zip(both.state_variables, alone.state_variables, strict=True):
+        np.testing.assert_array_equal(state, expected)
+    assert both.held_out_gain == alone.held_out_gain
+
+
+def test_trees_of_an_alternative_may_be_deeper_than_the_others(adapted):
+    x, present, keys, labels = data()
+    deep = {"num_leaves": 40, "min_examples": 5, "max_depth": 12}
+    layer, alone = make(max_depth=1, alternatives=[deep]), make(**deep)
+    for some in (layer, alone):
+        some.adapt(batches(x, present, keys, labels))
+    np.testing.assert_array_equal(layer([x, present]), alone([x, present]))
+    copy = BoostedTrees.from_config(layer.get_config())
+    assert (copy.depth, copy.alternatives) == (12, [deep])
+    assert json.loads(json.dumps(layer.get_config()))["alternatives"] == [deep]
+
+
 def test_errors_name_the_argument(adapted):
     x, present, keys, labels = data(30)
     for options, message in (
@@ -347,6 +378,8 @@ def test_errors_name_the_argument(adapted):
         ({"num_leaves": 1}, "num_leaves must be at least 2, got 1"),
         ({"learning_rate": 0.0}, "learning_rate must be in"),
         ({"max_trees": 0}, "max_trees"),
+        ({"alternatives": [{"num_leaves": 1}]}, "num_leaves must be at least 2, got 1"),
+        ({"alternatives": [{"seed": 1}]}, "alternatives must have some of"),
         ({"num_ensembles": 2}, r"num_ensembles must be in \[3, 3\] with num_folds = 3"),
         ({"num_ensembles": 4, "out_of_fold": False}, r"num_ensembles must be in \[1, 3\]"),
         ({"num_ensembles": 0, "out_of_fold": False}, "num_ensembles"),

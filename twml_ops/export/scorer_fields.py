@@ -251,7 +251,7 @@ def _boosted_trees(program: Program, layer: Any, call: LayerCall) -> list[Any]:
     variables = zip(layer.state_names, layer.state_variables, strict=True)
     arrays = {name: program.value(variable) for name, variable in variables}
     out = program.new()
-    options = {name: getattr(layer, name) for name in ("num_optional", "max_depth")}
+    options = {"num_optional": layer.num_optional, "max_depth": layer.depth}
     program.step("boosted_trees", registers, [out], arrays, **options)
     return [Dense(out)]
 

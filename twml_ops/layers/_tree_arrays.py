@@ -15,10 +15,11 @@ from twml_ops.layers._recent_results import RecentResults
 
 Array = npt.NDArray[Any]
 
-_PATIENCE = 2.0  # trees without a gain before the training stops, times the learning rate
+_PATIENCE = 20  # trees without a gain before the training stops, of steps of 0.1 and more
+_SUM_OF_STEPS = 2.0  # of the learning rate over these trees, if the steps are smaller
 _BIN_EXAMPLES = 50_000  # of which the bins of the columns are made
 _MAX_HELD_OUT = 1 << 14  # examples of a fold that decide the number of trees
-_REMEMBERED = 20  # ensembles, of which a call has at most as many as there are folds
+_REMEMBERED = 40  # ensembles, of which a call has one for each fold and alternative
 
 
 class TreeOptions(NamedTuple):
@@ -46,12 +47,12 @@ class OfFold(NamedTuple):
 
     Attributes:
         nodes: of its trees, see `Nodes.arrays`.
-        loss: log loss of the examples of the fold, times their weights.
-        loss_of_constant: that of the share of positives of the other folds.
+        losses: log loss of each example of the fold, times its weight.
+        loss_of_constant: that of the share of positives of the other folds, summed.
     """
 
     nodes: dict[str, Array]
-    loss: float
+    losses: Array
     loss_of_constant: float
 
 
@@ -79,10 +80,13 @@ def train_folds(
     weights: Array,
     folds: Array,
     num_ensembles: int,
-    options: TreeOptions,
+    alternatives: Sequence[TreeOptions],
     origin: Sequence[Array] | None = None,
 ) -> tuple[dict[str, Array], float]:
     """Trains an ensemble of trees for each of the first folds, on the examples of the others.
+
+    Of several alternatives, a later one is taken if its log loss of the folds is lower than that of
+    the one taken before by more than the standard error of the difference.
 
     The number of trees of an ensemble is the one with the lowest log loss on its fold, of which at
     most 2^14 examples at equal distances are looked at. The last few ensembles are remembered,
@@ -95,7 +99,7 @@ def train_folds(
         weights: float64 [N].
         folds: int [N], the fold of each example.
         num_ensembles: number of ensembles, K: of the folds in [0, K).
-        options: the options of the training.
+        alternatives: options of the training, at least one.
         origin: arrays that determine, for all rows, what `columns` returns, so that ensembles that
             are remembered need no columns; None: the columns themselves are compared.
 
@@ -108,7 +112,7 @@ def train_folds(
         ImportError: LightGBM is not installed.
     """
 
-    def ensemble(fold: int) -> OfFold:
+    def ensemble(fold: int, options: TreeOptions) -> OfFold:
         own = folds == fold
         rows = np.flatnonzero(own)
         parts = [np.flatnonzero(~own), rows[:: -(-len(rows) // _MAX_HELD_OUT) or 1]]
@@ -126,18 +130,32 @@ def train_folds(
         )
 
     # One thread for each ensemble: the threads of OpenMP wait for one another after every node.
+    each = [(fold, options) for options in alternatives for fold in range(num_ensembles)]
     with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
-        ensembles = list(pool.map(ensemble, range(num_ensembles)))
+        trained = list(pool.map(ensemble, *zip(*each, strict=True)))
+    ensembles = _best([trained[i : i + num_ensembles] for i in range(0, len(each), num_ensembles)])
     constant = sum(e.loss_of_constant for e in ensembles)
-    gain = 1 - sum(e.loss for e in ensembles) / constant if constant > 0 else 0.0
+    loss = sum(float(e.losses.sum()) for e in ensembles)
+    gain = 1 - loss / constant if constant > 0 else 0.0
     return _joined([e.nodes for e in ensembles]), gain
+
+
+def _best(alternatives: Sequence[Sequence[OfFold]]) -> Sequence[OfFold]:
+    """The ensembles of the alternative to take, see `train_folds`."""
+    best, *others = alternatives
+    for other in others:
+        pairs = zip(best, other, strict=True)
+        gains = np.concatenate([before.losses - after.losses for before, after in pairs])
+        if gains.sum() > math.sqrt(len(gains)) * gains.std():
+            best = other
+    return best
 
 
 def _train_fold(train: Sequence[Array], held_out: Sequence[Array], options: TreeOptions) -> OfFold:
     found = train_ensemble(train, held_out, options)
     nodes = Nodes()
     nodes.add_ensemble(found.trees)
-    return OfFold(nodes.arrays(), float(found.losses.sum()), found.loss_of_constant)
+    return OfFold(nodes.arrays(), found.losses, found.loss_of_constant)
 
 
 def _joined(ensembles: Sequence[Mapping[str, Array]]) -> dict[str, Array]:
@@ -199,7 +217,7 @@ def train_ensemble(
         "num_threads": 1,
         "verbosity": -1,
     }
-    patience = math.ceil(_PATIENCE / options.learning_rate)
+    patience = max(_PATIENCE, math.ceil(_SUM_OF_STEPS / options.learning_rate))
     data = lightgbm.Dataset(
         train[0], train[1], weight=train[2], params=parameters, free_raw_data=False
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -43,9 +43,9 @@ class BoostedTrees(ResizableState, tf.keras.layers.Layer):
     can infer them. The argument `columns` of `adapt` leaves out the fold of the ensemble, too.
 
     `adapt` trains with LightGBM; a model that is loaded does not need it. Each ensemble has the
-    number of trees with the lowest log loss on its fold; the training ends when 2 / `learning_rate`
-    more trees have not lowered it. The result does not depend on the order of
-    the data or the number of threads.
+    number of trees with the lowest log loss on its fold; the training ends when as many as
+    max(20, 2 / `learning_rate`) more trees have not lowered it. The result does not depend on the
+    order of the data or the number of threads.
 
     The state survives `.keras` files, checkpoints and SavedModels, bit for bit.
 
@@ -63,6 +63,11 @@ class BoostedTrees(ResizableState, tf.keras.layers.Layer):
         learning_rate: factor of the values of the leaves, in (0, 1], default 0.1.
         seed: the seed of the random half of the columns and 80 % of the rows that a tree is made
             of.
+        alternatives: other values of `max_trees`, `max_depth`, `num_leaves`, `min_examples` and
+            `learning_rate`, as dictionaries by these names. `adapt` trains all ensembles with each
+            of them as well, which costs as much again, and takes a later one if the log loss of the
+            folds is lower than with the one taken before by more than the standard error of the
+            difference. Default: none.
         out_of_fold: if false, a row has the mean of all ensembles in training too, for a net that
             is trained without the trees. `call` needs no row keys then.
         **kwargs: of `tf.keras.layers.Layer`.
@@ -92,6 +97,7 @@ class BoostedTrees(ResizableState, tf.keras.layers.Layer):
         learning_rate: float = 0.1,
         seed: int = 0,
         out_of_fold: bool = True,
+        alternatives: Sequence[Mapping[str, Any]] = (),
         **kwargs: Any,
     ) -> None:
         kwargs.setdefault("autocast", False)
@@ -102,16 +108,13 @@ class BoostedTrees(ResizableState, tf.keras.layers.Layer):
             raise ValueError(f"num_optional must be in [0, {num_inputs}], got {num_optional}")
         self.num_optional = int(num_optional)
         self.num_folds = check_positive_integer("num_folds", num_folds)
-        self.max_trees = check_positive_integer("max_trees", max_trees)
-        self.max_depth = check_positive_integer("max_depth", max_depth)
-        self.num_leaves = check_positive_integer("num_leaves", num_leaves)
-        self.min_examples = check_positive_integer("min_examples", min_examples)
-        for name in ("num_folds", "num_leaves"):
-            if getattr(self, name) < 2:
-                raise ValueError(f"{name} must be at least 2, got {getattr(self, name)}")
-        if not 0 < learning_rate <= 1:
-            raise ValueError(f"learning_rate must be in (0, 1], got {learning_rate!r}")
-        self.learning_rate, self.seed = float(learning_rate), int(seed)
+        if self.num_folds < 2:
+            raise ValueError(f"num_folds must be at least 2, got {num_folds}")
+        self.max_trees, self.max_depth, self.num_leaves = max_trees, max_depth, num_leaves
+        self.min_examples, self.learning_rate, self.seed = min_examples, learning_rate, int(seed)
+        self.alternatives = [dict(other) for other in alternatives]
+        self._options()  # checks them
+        self.learning_rate = float(learning_rate)
         self.out_of_fold = bool(out_of_fold)
         most = self.num_folds
         self.num_ensembles = most if num_ensembles is None else num_ensembles
@@ -147,6 +150,11 @@ class BoostedTrees(ResizableState, tf.keras.layers.Layer):
     def adapted(self) -> bool:
         """Whether there are trees: from `adapt`, or loaded."""
         return self._has_state
+
+    @property
+    def depth(self) -> int:
+        """Largest depth that a tree can have: `max_depth`, also of the alternatives."""
+        return max(options.max_depth for options in self._options())
 
     @property
     def num_trees(self) -> int:
@@ -221,17 +229,9 @@ class BoostedTrees(ResizableState, tf.keras.layers.Layer):
             return x
 
         folds = fold_of(keys, self.num_folds, None, core.hash_ids, np.searchsorted)
-        options = TreeOptions(
-            self.max_trees,
-            self.max_depth,
-            self.num_leaves,
-            self.min_examples,
-            self.learning_rate,
-            self.seed,
-        )
         origin = None if state is None else [*parts, keys, *state]
         arrays, self.held_out_gain = train_folds(
-            known, y, w, folds, self.num_ensembles, options, origin
+            known, y, w, folds, self.num_ensembles, self._options(), origin
         )
         for name, variable in zip(self.state_names, self.state_variables, strict=True):
             variable.assign(arrays[name])
@@ -274,7 +274,7 @@ class BoostedTrees(ResizableState, tf.keras.layers.Layer):
             )
         variables = zip(self.state_names, self.state_variables, strict=True)
         nodes = {name: variable.read_value() for name, variable in variables} | {"roots": roots}
-        return ops.tree_sums(x, ensembles, **nodes, max_depth=self.max_depth)[:, tf.newaxis]
+        return ops.tree_sums(x, ensembles, **nodes, max_depth=self.depth)[:, tf.newaxis]
 
     def _arranged(self, inputs: Any) -> tuple[tf.Tensor, Any]:
         """X with NaN where a number is missing, and the row keys or None."""
@@ -308,7 +308,32 @@ class BoostedTrees(ResizableState, tf.keras.layers.Layer):
         config.pop("autocast", None)
         names = ["num_optional", "num_folds", "num_ensembles", "max_trees", "max_depth"]
         names += ["num_leaves", "min_examples", "learning_rate", "seed", "out_of_fold"]
-        return {**config, **self._reference(), **{name: getattr(self, name) for name in names}}
+        own = {name: getattr(self, name) for name in names}
+        alternatives = [dict(other) for other in self.alternatives]
+        return {**config, **self._reference(), **own, "alternatives": alternatives}
+
+    def _options(self) -> list[TreeOptions]:
+        """The options of the layer and of the alternatives, checked."""
+        names = [name for name in TreeOptions._fields if name != "seed"]
+        own = {name: getattr(self, name) for name in names}
+        for other in self.alternatives:
+            if not set(other) <= set(names):
+                raise ValueError(f"alternatives must have some of {names}, got {sorted(other)}")
+        return [
+            _checked(TreeOptions(**{**own, **dict(other)}, seed=self.seed))
+            for other in ({}, *self.alternatives)
+        ]
+
+
+def _checked(options: TreeOptions) -> TreeOptions:
+    """The options, if they are in their ranges."""
+    for name in ("max_trees", "max_depth", "num_leaves", "min_examples"):
+        check_positive_integer(name, getattr(options, name))
+    if options.num_leaves < 2:
+        raise ValueError(f"num_leaves must be at least 2, got {options.num_leaves}")
+    if not 0 < options.learning_rate <= 1:
+        raise ValueError(f"learning_rate must be in (0, 1], got {options.learning_rate!r}")
+    return options
 
 
 def _column(name: str, values: Any, rows: int, largest: float) -> Any:

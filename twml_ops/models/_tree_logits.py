@@ -15,7 +15,14 @@ from twml_ops.models._field_statistics import StatisticsColumns
 
 _MIN_GAIN = 0.01
 _NUM_ENSEMBLES = 3
-_SMALL = 50_000  # examples up to which slow trees cost little
+_SMALL = 50_000  # examples up to which other trees can be tried
+_FINE = {
+    "max_trees": 1000,
+    "max_depth": 16,
+    "num_leaves": 63,
+    "min_examples": 20,
+    "learning_rate": 0.05,
+}
 _LARGE = 100_000  # examples for which large trees are worth their time
 
 
@@ -58,19 +65,17 @@ def wanted(trees: bool | None, dataset: tf.data.Dataset) -> bool:
 def tree_options(num_examples: int, ensembles: int | None) -> dict[str, Any]:
     """The arguments of `BoostedTrees` that suit a number of examples.
 
-    Small data need the smaller steps of more trees, with fewer examples in a leaf. For large data,
-    as many leaves in fewer, larger trees take a third less time.
+    Some data need many small steps with few examples in a leaf, others do not, and small data can
+    try both. For large data, as many leaves in fewer, larger trees take a third less time.
 
     Args:
         num_examples: number of examples.
         ensembles: number of ensembles; None: the default.
     """
-    chosen = {"num_ensembles": _NUM_ENSEMBLES if ensembles is None else ensembles}
-    if num_examples < _SMALL:
-        small = {"max_trees": 1000, "max_depth": 12, "num_leaves": 31}
-        return {**chosen, **small, "min_examples": 20, "learning_rate": 0.05}
+    chosen: dict[str, Any] = {"num_ensembles": _NUM_ENSEMBLES if ensembles is None else ensembles}
     if num_examples < _LARGE:
-        return {**chosen, "max_trees": 300, "num_leaves": 31}
+        both = {"alternatives": [_FINE]} if num_examples < _SMALL else {}
+        return {**chosen, **both, "max_trees": 300, "num_leaves": 31}
     return {**chosen, "max_trees": 150, "num_leaves": 63}
 
 
@@ -108,7 +113,9 @@ def tree_logits(
     for index, label in enumerate(labels):
         # NumPy's generator has the seed of `tf.keras.utils.set_random_seed`.
         seed = int(np.random.randint(1 << 31))  # noqa: NPY002
-        folds = {} if statistics is None else {"num_folds": statistics.columns.num_folds}
+        folds: dict[str, Any] = (
+            {} if statistics is None else {"num_folds": statistics.columns.num_folds}
+        )
         trees = BoostedTrees(
             int(x.shape[1]),
             optional,
