@@ -52,7 +52,9 @@ def a_checkpoint_of_tables_on_servers_is_continued_with_tables_on_workers_and_th
             for own, steps in zip(layouts, (2, 4), strict=True):
                 cluster = dataclasses.replace(first_servers(4), own_servers=own)
                 options = {"plan": plan_of_tables(names, 4), "cluster": cluster}
-                hybrid = trainer(optimizer, build=build, loss="mse", checkpoint_dir=folder, **options)
+                hybrid = trainer(
+                    optimizer, build=build, loss="mse", checkpoint_dir=folder, **options
+                )
                 assert hybrid.fit(batches, steps).own_steps == 2
             weights.append(hybrid.export().get_weights())
     for found in weights[1:]:
