@@ -409,7 +409,7 @@ def test_the_loss_is_that_of_each_example_whatever_the_ranks(labels, predictions
 
 
 def test_a_loss_of_a_function_may_take_labels_of_any_structure():
-    """Such as sparse labels, or those of several tasks."""
+    """Such as sparse labels, or the labels of several tasks."""
     model_fn = estimator.make_model_fn(
         lambda: lambda features, training: features["p"],
         optimizers.SGD(0.1),

@@ -110,7 +110,7 @@ def test_tiny_sample_weights_are_named_by_their_mean(tmp_path, unit, named):
 
 
 def test_the_mean_is_of_more_than_the_first_sample_weights(tmp_path):
-    """Such as those of old examples, in data in the order of time."""
+    """Such as small weights of old examples, in data in the order of time."""
     for name, weight in (("a", 1e-6), ("b", 1.0)):
         rows = [f"{i},{weight},{i % 2}" for i in range(4)]
         (tmp_path / f"{name}.csv").write_text("\n".join(["x,w,y", *rows]) + "\n")
