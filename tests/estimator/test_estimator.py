@@ -408,6 +408,19 @@ def test_the_loss_is_that_of_each_example_whatever_the_ranks(labels, predictions
     assert loss == pytest.approx(np.mean(y * (y - p) ** 2), rel=1e-5)
 
 
+def test_a_loss_of_a_function_may_take_labels_of_any_structure():
+    """Such as sparse labels, or the labels of several tasks."""
+    model_fn = estimator.make_model_fn(
+        lambda: lambda features, training: features["p"],
+        optimizers.SGD(0.1),
+        loss=lambda y, p: tf.square(tf.sparse.to_dense(y["click"])[:, 0] - p[:, 0]),
+    )
+    with tf.Graph().as_default(), v1.Session() as session:
+        labels = {"click": tf.sparse.from_dense([[1.0], [0.0]])}
+        spec = model_fn({"p": tf.constant([[0.5], [0.25]])}, labels, "eval")
+        assert session.run(spec.loss) == pytest.approx((0.25 + 0.0625) / 2)
+
+
 @pytest.mark.parametrize("mode", ["train", "eval"])
 def test_a_missing_weight_feature_is_an_error(mode):
     model_fn = estimator.make_model_fn(

@@ -210,6 +210,15 @@ def test_graph_and_eager_agree_and_shapes_may_be_unknown(kind, dtype):
 
 
 @both
+def test_an_unsigned_id_is_its_own_category_or_an_error(kind):
+    layer = adapted(kind)
+    ids = np.abs(examples(4)[0])
+    np.testing.assert_array_equal(layer(ids.astype(np.uint64)), layer(ids))
+    with pytest.raises(tf.errors.InvalidArgumentError, match="uint64 must be below 2"):
+        layer(ids.astype(np.uint64) + np.uint64(1 << 63))
+
+
+@both
 def test_training_may_be_a_tensor(kind):
     layer = adapted(kind)
     ids, rows, _, _ = examples(20)
@@ -304,6 +313,7 @@ def test_bad_calls_are_refused(kind):
     [
         ({"ids": np.zeros((2, 2), np.int64)}, r"ids must be integers of shape \[B, 3\]"),
         ({"ids": np.zeros((2, 3))}, "ids must be integers"),
+        ({"ids": np.full((2, 3), 1 << 63, np.uint64)}, r"ids must be below 2\^63, got 92233"),
         ({"row_keys": np.zeros(3, np.int64)}, r"row_keys must be integers of shape \[2\]"),
         ({"row_keys": np.zeros(2)}, "row_keys must be integers"),
         ({"labels": np.zeros(3)}, "labels must have 2 items"),

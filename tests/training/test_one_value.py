@@ -106,4 +106,15 @@ def test_tiny_sample_weights_are_named_by_their_mean(tmp_path, unit, named):
     schema = Schema(("x",), (), 0, "y", labels=("y",), weight="w")
     found = warnings_of_one_value(open_source(f"csv:{tmp_path / 'd.csv'}", schema=schema))
     assert len(found) == named
-    assert all("that are not 0 have a mean of 0.0001" in text for text in found)
+    assert all("that are not 0 have a mean of 0.0001 in all examples" in text for text in found)
+
+
+def test_the_mean_is_of_more_than_the_first_sample_weights(tmp_path):
+    """Such as small weights of old examples, in data in the order of time."""
+    for name, weight in (("a", 1e-6), ("b", 1.0)):
+        rows = [f"{i},{weight},{i % 2}" for i in range(4)]
+        (tmp_path / f"{name}.csv").write_text("\n".join(["x,w,y", *rows]) + "\n")
+    schema = Schema(("x",), (), 0, "y", labels=("y",), weight="w")
+    source = open_source(f"csv:{tmp_path}/*.csv", schema=schema)
+    assert len([*source.blocks()]) == 2
+    assert warnings_of_one_value(source) == []

@@ -33,12 +33,20 @@ def test_what_is_no_run_or_has_no_examples_is_named(libsvm_run, tmp_path):
         tables_of_run(libsvm_run, f"libsvm:{data}", 32)
 
 
+def test_fewer_examples_than_a_batch_have_too_few_distinct_ids_for_a_plan(libsvm_run):
+    count = TrainedRun(libsvm_run).source(None).num_examples()
+    assert tables_of_run(libsvm_run, None, count)
+    with pytest.raises(UserError, match=f"has {count} examples, expected at least a batch of 512"):
+        tables_of_run(libsvm_run, None, 512)
+
+
 @pytest.mark.slow
 def test_a_training_follows_the_plan_of_a_run(libsvm, tmp_path):
     first, plan = tmp_path / "first", tmp_path / "plan.json"
     train = ["--model", "sparse_mlp", "--epochs", "2"]
     main(["train", "--data", libsvm, *train, "--out", str(first)])
-    main(["plan", "--run", str(first), "--servers", "1", "--slots", "1", "--out-plan", str(plan)])
+    cluster = ["--batch", "16", "--servers", "1", "--slots", "1"]
+    main(["plan", "--run", str(first), *cluster, "--out-plan", str(plan)])
     tables = {table["name"]: table["way"] for table in json.loads(plan.read_text())["tables"]}
     status, output = chief(libsvm, tmp_path, "--config", str(first), "--plan", str(plan))
     assert status == 0, output[-3000:]

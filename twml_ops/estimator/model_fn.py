@@ -95,7 +95,8 @@ def _names(features: Any) -> list[str]:
 
 def _shaped_like(predictions: tf.Tensor, labels: Any) -> tf.Tensor:
     """Labels of the rank of the predictions; [B] and [B, 1] would be broadcast to [B, B]."""
-    labels = tf.convert_to_tensor(labels)
+    if not (isinstance(labels, tf.Tensor) and isinstance(predictions, tf.Tensor)):
+        return labels  # of another kind, for a loss that takes it
     ranks = labels.shape.rank, predictions.shape.rank
     if None in ranks or abs(ranks[0] - ranks[1]) != 1:
         return labels

@@ -35,6 +35,12 @@ def check_id_bits(name: str, got: Any) -> int:
     return int(got)
 
 
+def check_signed(name: str, ids: np.ndarray) -> None:
+    """Raises `ValueError` for an id of uint64 that would be negative, and missing, as int64."""
+    if ids.dtype == np.uint64 and np.any(ids >= np.uint64(1 << 63)):
+        raise ValueError(f"{name} must be below 2^63, got {ids.max()}")
+
+
 def refuse_constraint(name: str, options: dict[str, Any]) -> None:
     """Removes the constraint of a table from the keyword arguments of a layer.
 

@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from twml_ops import core
 from twml_ops._category_hash import category_keys
+from twml_ops.layers._arguments import check_signed
 
 _FOLD_BITS = 31
 _FOLD_SALT = 1
@@ -83,8 +84,8 @@ class CategoryCounts:
             weights: not negative, [B] or [B, 1]; default 1.
 
         Raises:
-            ValueError: shapes that differ, or a label or weight out of its range. Nothing is
-                counted.
+            ValueError: shapes that differ, an id of 2^63 or more, or a label or weight out of its
+                range. Nothing is counted.
         """
         ids = np.asarray(ids)
         fields = self._about["num_fields"]
@@ -92,6 +93,7 @@ class CategoryCounts:
             raise ValueError(
                 f"ids must be integers of shape [B, {fields}], got {ids.dtype} {list(ids.shape)}"
             )
+        check_signed("ids", ids)
         y = _one_per_row("labels", labels, len(ids), 1.0)
         w = np.ones(len(ids)) if weights is None else _one_per_row("weights", weights, len(ids))
         rows = np.ravel(np.asarray(row_keys))

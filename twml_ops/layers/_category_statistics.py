@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import tensorflow as tf
 
 from twml_ops import ops
+from twml_ops._batch import as_ids
 from twml_ops._category_hash import category_keys
 from twml_ops.layers._arguments import check_positive_integer
 from twml_ops.layers._category_counts import CategoryCounts, fold_of
@@ -137,9 +138,10 @@ class CategoryStatistics(ResizableState, tf.keras.layers.Layer):
         Raises:
             ValueError: another shape, no row keys in training, a fold that there is not or that
                 cannot be left out, or the layer was not adapted.
+            tf.errors.InvalidArgumentError: an id of uint64 is 2^63 or more.
         """
         pair = isinstance(inputs, (tuple, list))
-        ids = tf.cast(tf.convert_to_tensor(inputs[0] if pair else inputs), tf.int64)
+        ids = tf.cast(as_ids(tf.convert_to_tensor(inputs[0] if pair else inputs)), tf.int64)
         if ids.shape.rank != 2 or ids.shape[1] != self.num_fields:
             raise ValueError(f"ids must have the shape [B, {self.num_fields}], got {ids.shape}")
         not_adapted = f"{type(self).__name__} '{self.name}' is not adapted: call adapt(data)"

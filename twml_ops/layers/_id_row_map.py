@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from twml_ops import core
 from twml_ops._category_hash import id_keys
+from twml_ops.layers._arguments import check_signed
 
 _COMPACT_ENTRIES = 1 << 22
 
@@ -49,8 +50,7 @@ class IdCounts:
         flat = np.ravel(np.asarray(ids))
         if flat.dtype.kind not in "iu":
             raise ValueError(f"ids must be integers, got {flat.dtype}")
-        if flat.dtype == np.uint64 and np.any(flat >= np.uint64(1 << 63)):
-            raise ValueError(f"ids must be below 2^63, got {flat.max()}")
+        check_signed("ids", flat)
         if not 0 <= field < self.num_fields:
             raise ValueError(f"field must be in [0, {self.num_fields}), got {field}")
         known = flat[flat >= 0].astype(np.int64)

@@ -118,19 +118,25 @@ class _Features:
 
     @property
     def done(self) -> bool:
-        """Whether each has had two values, or enough examples were looked at."""
+        """Whether each has had two values and weights are not tiny, or enough examples are read."""
         left = len(self._of_numbers.left) + len(self._of_fields.left) + len(self._empty)
-        return left == 0 or self._rows >= MOST_ROWS
+        tiny = 0 < self._mean_weight < _LEAST_MEAN_WEIGHT  # later ones may be larger
+        return (left == 0 and not tiny) or self._rows >= MOST_ROWS
+
+    @property
+    def _mean_weight(self) -> float:
+        """The mean of the weights but 0; 0 if there are none."""
+        return self._weight / max(self._weighted, 1)
 
     def add(self, block: Block) -> None:
         """The next examples."""
+        if self.done:
+            return
+        self._rows += len(block)
         weights = block.columns.get("weight")
         if weights is not None:
             self._weight += float(weights.sum(dtype=np.float64))
             self._weighted += int((weights > 0).sum())
-        if self.done:
-            return
-        self._rows += len(block)
         numbers, categories = (block.groups.get(n) for n in ("continuous", "categorical"))
         if isinstance(numbers, Numbers):
             self._of_numbers.add(numbers.table)
@@ -168,11 +174,10 @@ class _Features:
             for what, names in (("have one value", same), ("are missing", missing))
             if names
         ]
-        mean = self._weight / max(self._weighted, 1)
-        if self._weighted and mean < _LEAST_MEAN_WEIGHT:
+        if 0 < self._mean_weight < _LEAST_MEAN_WEIGHT:
             said.append(
-                f"The sample weights of {data} that are not 0 have a mean of {mean:.3g}. "
-                "Learning rates, boosted trees and statistics of categories take them for numbers "
-                "of examples: divide them by their mean."
+                f"The sample weights that are not 0 have a mean of {self._mean_weight:.3g} {where} "
+                f"examples of {data}. Learning rates, boosted trees and statistics of categories "
+                "take them for numbers of examples: divide them by their mean."
             )
         return said

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import tensorflow as tf
+
 from twml_ops import models
 from twml_ops._keras import clone_model
 from twml_ops.data import original_errors
@@ -34,10 +36,15 @@ def tables_of_run(folder: Path, data: str | None, batch: int) -> dict[str, Table
     run = TrainedRun(folder)
     source, model = run.source(data), run.model
     with original_errors(source):
-        features, *_ = next(iter(source.dataset(batch, layout=models.layout_of(model))), (None,))
-    found = {} if features is None else sizes_of_tables(lambda: clone_model(model), features)
-    if features is None:
-        raise UserError(f"{source.name}: has no examples for a plan")
+        batches = iter(source.dataset(batch, layout=models.layout_of(model)))
+        features, labels, *_ = next(batches, (None, []))
+    sizes = {len(label) for label in tf.nest.flatten(labels)}
+    if sizes != {batch}:
+        raise UserError(
+            f"{source.name}: has {max(sizes, default=0):,} examples, expected at least a batch of "
+            f"{batch:,}: use other data or a smaller batch"
+        )
+    found = sizes_of_tables(lambda: clone_model(model), features)
     if not found:
         raise UserError(f"{folder}: its model has no tables that servers could have")
     return found

@@ -4,6 +4,7 @@ import dataclasses
 import json
 import os
 import socket
+import tempfile
 from functools import partial
 
 from tests.distribute.parameter_server.model import (
@@ -39,6 +40,25 @@ def a_worker_trains_the_same_bits_with_tables_in_its_process_and_on_servers():
         found.append(hybrid.export().get_weights())
     same(found[0], found[1])
     same(found[0], found[2])
+
+
+@child_test
+def a_checkpoint_of_tables_on_servers_is_continued_with_tables_on_workers_and_the_reverse():
+    names = names_of_tables(["table", "row", "replicated"], ["adagrad"])
+    build, optimizer = partial(model_of_tables, names), optimizer_of_tables(names)
+    weights = []
+    for layouts in ([(), ()], [(), range(4)], [range(4), ()]):
+        with tempfile.TemporaryDirectory() as folder:
+            for own, steps in zip(layouts, (2, 4), strict=True):
+                cluster = dataclasses.replace(first_servers(4), own_servers=own)
+                options = {"plan": plan_of_tables(names, 4), "cluster": cluster}
+                hybrid = trainer(
+                    optimizer, build=build, loss="mse", checkpoint_dir=folder, **options
+                )
+                assert hybrid.fit(batches, steps).own_steps == 2
+            weights.append(hybrid.export().get_weights())
+    for found in weights[1:]:
+        same(weights[0], found)
 
 
 @child_test

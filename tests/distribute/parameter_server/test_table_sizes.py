@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from twml_ops import layers, optimizers
+from twml_ops import layers, optimizers, research
 from twml_ops.distribute import HybridTrainer
 from twml_ops.distribute.parameter_server.table_sizes import sizes_of_tables
 from twml_ops.planning import ClusterResources, Job, Table, shard
@@ -53,6 +53,19 @@ def test_a_table_without_entries_can_be_planned():
     empty = tf.RaggedTensor.from_row_lengths(tf.zeros([0], tf.int64), [0] * BATCH)
     found = sizes_of_tables(model, (empty, fields))
     assert found["sums/kernel"] == Table(100, 4, 1 / BATCH, unique=1, outputs=4)
+
+
+def test_a_tower_has_the_entries_of_its_fields_and_the_outputs_of_its_module():
+    def towers():
+        ids = tf.keras.Input([FIELDS], dtype="int64")
+        vectors = layers.FieldEmbedding([10] * FIELDS, 8, name="fields")
+        return tf.keras.Model(ids, research.Tower(vectors, research.TowerModule(0.25))(ids))
+
+    _, fields = batch()
+    (tower,) = sizes_of_tables(towers, fields).values()
+    assert (tower.units, tower.entries, tower.outputs) == (8, FIELDS, FIELDS * 8 // 4)
+    rows = {(f, int(row)) for f, column in enumerate(fields.numpy().T) for row in column}
+    assert tower.unique == len(rows)
 
 
 def test_a_trainer_follows_the_plan_of_these_names(tmp_path):

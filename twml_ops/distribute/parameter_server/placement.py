@@ -38,7 +38,7 @@ class BatchSize:
         table: The table.
         num_entries: K, an integer scalar tensor.
         num_distinct: The number of distinct ids, an integer scalar tensor.
-        num_rows: B, an integer scalar tensor.
+        num_rows: The rows of the product, or of the output of its module, an integer scalar tensor.
         has_values: Whether the entries have values.
     """
 
@@ -231,13 +231,9 @@ class ParameterServerPlacement(placement.Placement):
 
     def sparse_linear(self, entries: CsrEntries, table: RemoteTable) -> tf.Tensor:
         """See `Placement.sparse_linear`. All servers multiply at the same time."""
-        ids, values, splits = entries
         if not table.shards:  # the model is being built, or its shapes are inferred
-            num_rows = encoding.num_rows(splits)
-            distinct = tf.size(tf.unique(ids).y)
-            self.batch_sizes.append(
-                BatchSize(table, tf.size(ids), distinct, num_rows, values is not None)
-            )
+            num_rows = encoding.num_rows(entries[2])
+            self._add_size(entries, table, num_rows)
             return tf.zeros(tf.stack([num_rows, table.shape[1]]))
         return self._output(entries, table)
 
@@ -252,8 +248,16 @@ class ParameterServerPlacement(placement.Placement):
                 table.module = RemoteModule(module, output.shape[1])
             if not table.module.is_of(module):
                 raise ValueError(f"table {table.path} has two modules, expected one")
+            self._add_size(entries, table, tf.shape(output)[0])
             return output
         return self._output(entries, table, module)
+
+    def _add_size(self, entries: CsrEntries, table: RemoteTable, num_rows: tf.Tensor) -> None:
+        ids, values, _ = entries
+        distinct = tf.size(tf.unique(ids).y)
+        self.batch_sizes.append(
+            BatchSize(table, tf.size(ids), distinct, num_rows, values is not None)
+        )
 
     def _output(
         self,

@@ -38,11 +38,12 @@ def sizes_of_tables(build: Callable[[], tf.keras.Model], features: Any) -> dict[
             for name in ("num_entries", "num_distinct", "num_rows")
         )
         input_dim, units = table.shape
+        sent = units if table.module is None else table.module.columns
         tables[table.path] = Table(
             input_dim,
             units,
             max(entries, 1) / batch,
             min(max(distinct, 1), input_dim),
-            outputs=max(1, round(rows * units / batch)),
+            outputs=max(1, round(rows * sent / batch)),
         )
     return tables
