@@ -9,7 +9,7 @@ import tensorflow as tf
 from twml_ops import models
 from twml_ops._keras import clone_model
 from twml_ops.data import original_errors
-from twml_ops.distribute.parameter_server.table_sizes import sizes_of_tables
+from twml_ops.distribute.parameter_server.table_plan import sizes_of_tables
 from twml_ops.planning import Table
 from twml_ops.training.errors import UserError
 from twml_ops.training.trained_run import TrainedRun

@@ -1,15 +1,24 @@
-"""How each table of a run is divided over the servers: by one axis, or as a plan says."""
+"""How each table of a run is divided over the servers: by one axis, or as a plan says.
+
+`sizes_of_tables` counts what a batch asks of them, from which a plan can be made.
+"""
 
 from __future__ import annotations
 
 import itertools
 import os
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import tensorflow as tf
+
+from twml_ops.distribute.parameter_server import encoding
 from twml_ops.distribute.parameter_server.cluster import Cluster
 from twml_ops.distribute.parameter_server.division import Division, divide
 from twml_ops.distribute.parameter_server.placement import ParameterServerPlacement
 from twml_ops.distribute.parameter_server.tables import RemoteTable
+from twml_ops.placement import placement_scope
 from twml_ops.planning import ClusterResources, Job, ShardedTable, ShardingPlan, Table
 from twml_ops.planning.sharding_axis import EGRESS_PER_CORE, prefers_rows
 from twml_ops.planning.sharding_plan import COLUMN, REPLICATED, ROW, TABLE, read_plan
@@ -180,6 +189,39 @@ def resources_of(cluster: Cluster, asynchronous: bool, steps_per_call: int) -> C
     )
 
 
+def sizes_of_tables(build: Callable[[], tf.keras.Model], features: Any) -> dict[str, Table]:
+    """Counts what a batch has for each table of a model. The tables are not created.
+
+    Args:
+        build: Returns a new model.
+        features: The features of a batch of B examples.
+
+    Returns:
+        The tables by "layer/weight", in the order in which layers create them, with the entries and
+        the outputs of an example, and the distinct ids of the batch. A table without entries in
+        the batch has one.
+    """
+    found = ParameterServerPlacement("", [], encoding.WireTypes(tf.float32, tf.float32), False)
+    with placement_scope(found):
+        model = build()
+        found.forget_calls()
+        model(features, training=False)
+    batch = int(tf.shape(tf.nest.flatten(features, expand_composites=False)[0])[0])
+    tables = {}
+    for table in found.tables:
+        rows, entries, distinct = _asked(table, found)
+        input_dim, units = table.shape
+        sent = units if table.module is None else table.module.columns
+        tables[table.path] = Table(
+            input_dim,
+            units,
+            max(entries, 1) / batch,
+            min(max(distinct, 1), input_dim),
+            outputs=max(1, round(rows * sent / batch)),
+        )
+    return tables
+
+
 def _divides_rows(
     table: RemoteTable, cluster: ClusterResources, axis: str, placement: ParameterServerPlacement
 ) -> bool:
@@ -204,19 +246,25 @@ def _divides_rows(
 
 def _job(table: RemoteTable, placement: ParameterServerPlacement) -> Job | None:
     """Returns the job of multiplying the table with the first batch; None if it has no entries."""
-    sizes = [s for s in placement.batch_sizes if s.table is table]
-    rows, entries, distinct = (
-        sum(int(getattr(s, name)) for s in sizes)
-        for name in ("num_rows", "num_entries", "num_distinct")
-    )
+    rows, entries, distinct = _asked(table, placement)
     if not entries:
         return None
     input_dim, units = table.shape
     return Job(
         (Table(input_dim, units, entries / rows, min(distinct, input_dim)),),
         rows,
-        values=any(s.has_values for s in sizes),
+        values=any(s.has_values for s in placement.batch_sizes if s.table is table),
         deduplicate=placement.deduplicate,
         activation_bytes=placement.wire.products.size,
         gradient_bytes=placement.wire.gradients.size,
     )
+
+
+def _asked(table: RemoteTable, placement: ParameterServerPlacement) -> tuple[int, int, int]:
+    """The rows of the products with a table, their entries, and their distinct ids."""
+    sizes = [s for s in placement.batch_sizes if s.table is table]
+    rows, entries, distinct = (
+        sum(int(getattr(s, name)) for s in sizes)
+        for name in ("num_rows", "num_entries", "num_distinct")
+    )
+    return rows, entries, distinct

@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from twml_ops import layers, optimizers, research
 from twml_ops.distribute import HybridTrainer
-from twml_ops.distribute.parameter_server.table_sizes import sizes_of_tables
+from twml_ops.distribute.parameter_server.table_plan import sizes_of_tables
 from twml_ops.planning import ClusterResources, Job, Table, shard
 
 pytestmark = pytest.mark.one_tf
