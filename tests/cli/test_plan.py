@@ -141,6 +141,7 @@ def test_measured_costs_are_used_and_written_and_can_be_read(tmp_path, capsys):
         ([*TABLE, "--data", "x"], "--data needs --run"),
         (["plan", "--run", "x", "--tables", "y"], "--run and --tables: give one of them"),
         (["plan", "--run", "x", "--entries", "9"], "--run: --entries: the run has these"),
+        (["plan", "--run", "x", "--servers", "0"], "servers must be positive, got 0"),
         (["plan", "--tables", "x", "--batch", "8", "--batch", "9"], "--batch must be given once"),
         (["plan", "--tables", "nowhere.json"], "nowhere.json"),
         (["plan", "--table", "big"], "ROWSxUNITS"),

@@ -257,6 +257,7 @@ def plan(
         return
     from twml_ops.cli.plan_tables import plan_tables, read_tables
 
+    cluster = _cluster(options)
     if run is not None:
         from twml_ops.training.run_tables import tables_of_run
 
@@ -267,7 +268,7 @@ def plan(
     plan_tables(
         found,
         lambda found: _job(options, found, options.batches[0]),
-        _cluster(options),
+        cluster,
         None if server_memory is None else 1e9 * server_memory,
         way,
         get_costs,
