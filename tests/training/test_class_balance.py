@@ -63,9 +63,9 @@ def test_without_a_rate_all_examples_are_used(libsvm):
         (
             RunConfig("", positive_weight=2),
             TWO,
-            "--positive-weight is for .* one label, and the schema names a, b",
+            "--positive-weight needs one label, .* the schema has a, b",
         ),
-        (RunConfig("", negative_rate=0.5), TWO, "--negative-rate is for .* one label"),
+        (RunConfig("", negative_rate=0.5), TWO, "--negative-rate needs one label"),
     ],
 )
 def test_wrong_options_are_errors_of_the_user(config, schema, message):
