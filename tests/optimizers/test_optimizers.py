@@ -403,6 +403,20 @@ def test_reading_every_attribute_of_an_optimizer_changes_nothing(name):
         assert [v.numpy().tobytes() for v in (*inner._variables, variable)] == before
 
 
+@pytest.mark.parametrize("pair", [("Adagrad", "RowWiseAdagrad"), ("RowWiseAdagrad", "Adagrad")])
+def test_a_slot_of_rows_is_not_loaded_as_one_of_weights_and_the_reverse(pair):
+    w = tf.Variable(random(N, D), name="w")
+    saved, other = (getattr(optimizers, name)() for name in pair)
+    store = {}
+    for optimizer in (saved, other):
+        optimizer.build([w])
+    saved.apply_gradients([(sparse_gradients(1)[0], w)])
+    saved.save_own_variables(store)
+    with pytest.warns(UserWarning, match="Skipping variable loading .* of other slots"):
+        other.load_own_variables(store)
+    assert int(tf.convert_to_tensor(other.iterations)) == 0
+
+
 @pytest.mark.parametrize("numbered", [True, False], ids=["now", "earlier version"])
 def test_the_state_of_an_optimizer_with_other_slots_is_not_loaded(numbered):
     w = tf.Variable(random(N, D), name="w")

@@ -126,8 +126,10 @@ class KerasHost(tf.keras.optimizers.Optimizer):
             store[str(i)] = value_in_file(variable)
 
     def _slots_id(self) -> np.int64:
-        """A number for the names of the slots."""
-        return np.int64(zlib.crc32(" ".join(self.slot_names).encode()))
+        """A number for the names of the slots, and for how many numbers they have for a row."""
+        specs = self.slot_specs(tf.TensorSpec([2, 3], tf.float32))
+        text = " ".join(f"{spec.name} {list(spec.shape)}" for spec in specs)
+        return np.int64(zlib.crc32(text.encode()))
 
     def load_own_variables(self, store: Any) -> None:
         """Reads the step and the slots from a file.
