@@ -212,7 +212,7 @@ def test_a_plan_needs_a_model_and_a_file_that_is_one(tmp_path):
     plan = ShardingPlan((ShardedTable("table", 1),), (0.0, 0.0), (0.0, 0.0))
     path.write_text(json.dumps(plan.to_json(["fields/rows"])))
     check("dcn")
-    with pytest.raises(UserError, match="name it with --model"):
+    with pytest.raises(UserError, match="name the model with --model"):
         check(DEFAULT)
 
 
