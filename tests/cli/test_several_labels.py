@@ -212,5 +212,5 @@ def test_a_run_goes_on_with_the_slots_of_its_optimizer_and_publishes_each_label(
 def test_options_of_one_label_are_refused_by_name(folder, tmp_path, capsys, options, message):
     with pytest.raises(SystemExit):
         train(folder, tmp_path / "run", *options)
-    assert re.search(f"{message}.* names clicked, bought", capsys.readouterr().err)
+    assert re.search(f"{message}.* has clicked, bought", capsys.readouterr().err)
     assert not (tmp_path / "run").exists()
