@@ -24,7 +24,7 @@ def anchors(page):
 
 
 def dead_links(page, text):
-    """The links of `text`, which is that of `page`, to files and headings that are not there."""
+    """Yields the links in the text of a page whose file or heading does not exist."""
     for link in re.findall(r"\]\(([^)\s]+)\)", text):
         if re.match(r"https?:", link):
             continue

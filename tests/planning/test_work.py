@@ -35,7 +35,7 @@ def test_servers_divide_the_products(axis, servers, workers):
     # What a worker exchanges is what the servers exchange with it.
     assert work.worker.message == servers * work.server.message
     assert work.worker.shard == servers * work.server.table
-    # Each column of a row has to be found again, and the dense part knows nothing of servers.
+    # Each server looks up its columns of a row; the dense part does not depend on servers.
     assert parts * work.server.row == pytest.approx(alone.row)
     assert (work.worker.row, work.worker.output) == (alone.row, alone.activation)
     assert work.worker.activation == pytest.approx(servers * work.server.activation)

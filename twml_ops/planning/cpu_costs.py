@@ -11,12 +11,8 @@ from typing import Any
 
 import numpy as np
 
-SERIAL = (
-    "step",
-    "message",
-    "table",
-    "shard",
-)  # parts that use one core; the others use all of a host
+# Parts that use one core; the others use all cores of a host.
+SERIAL = ("step", "message", "table", "shard")
 
 
 @dataclass(frozen=True)
